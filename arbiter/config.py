@@ -1,0 +1,173 @@
+"""Typed, ranged, self-describing configuration.
+
+Each component declares a dataclass whose fields are made with `option`; the field's help and range
+live beside its default, so one declaration serves validation, error messages and documentation.
+Hydra composes the values, `validate` judges them, `build` makes the component.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from arbiter.errors import ConfigError
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    help: str,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+    choices: tuple | None = None,
+) -> Any:
+    """A dataclass field with help and an allowed range.
+
+    Args:
+        default: absent means required; lists, dicts and dataclasses are copied for each instance.
+        help: one sentence, with the unit if there is one.
+        low, above: inclusive and exclusive lower bound; of each element if the value is a list.
+        high, below: inclusive and exclusive upper bound.
+        choices: the allowed values.
+    """
+    bounds = {"low": low, "above": above, "high": high, "below": below}
+    metadata = {"help": help, "choices": choices, **bounds}
+    if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+_BOUNDS = {
+    "low": (">=", lambda value, bound: value >= bound),
+    "above": (">", lambda value, bound: value > bound),
+    "high": ("<=", lambda value, bound: value <= bound),
+    "below": ("<", lambda value, bound: value < bound),
+}
+
+
+def _type_name(annotation: Any) -> str:
+    arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
+    if typing.get_origin(annotation) in (list, tuple):
+        return f"list of {_type_name(arguments[0])}s"
+    if arguments:
+        null = " or null" if type(None) in typing.get_args(annotation) else ""
+        return " or ".join(_type_name(a) for a in arguments) + null
+    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(
+        annotation, getattr(annotation, "__name__", str(annotation))
+    )
+
+
+def describe_allowed(config_class: type, name: str) -> str:
+    """What a field accepts, in words, e.g. 'a number > 0'."""
+    field = {f.name: f for f in dataclasses.fields(config_class)}[name]
+    if field.metadata.get("choices"):
+        return "one of " + ", ".join(map(str, field.metadata["choices"]))
+    kind = _type_name(typing.get_type_hints(config_class)[name])
+    article = "" if kind.startswith("true") else "an " if kind[0] in "aeiou" else "a "
+    limits = [
+        f"{_BOUNDS[bound][0]} {field.metadata[bound]:g}"
+        for bound in _BOUNDS
+        if field.metadata.get(bound) is not None
+    ]
+    return f"{article}{kind} {' and '.join(limits)}".rstrip()
+
+
+def _in_range(value: Any, metadata: typing.Mapping) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(_in_range(element, metadata) for element in value)
+    if metadata.get("choices"):
+        return value in metadata["choices"]
+    return all(
+        metadata.get(bound) is None or holds(value, metadata[bound])
+        for bound, (_, holds) in _BOUNDS.items()
+    )
+
+
+def _children(config: Any) -> Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(config):
+        for field in dataclasses.fields(config):
+            yield field.name, getattr(config, field.name)
+    elif isinstance(config, dict):
+        yield from ((str(key), value) for key, value in config.items())
+
+
+def validate(config: Any) -> None:
+    """Check every field of a tree of config dataclasses against its declared range.
+
+    A dataclass may define `check()` for rules that span fields; it raises `ConfigError` with its
+    own field's name, and the full key is put together here.
+
+    Raises:
+        ConfigError: naming the full key, the value and what is allowed.
+    """
+    for name, value in _children(config):
+        if dataclasses.is_dataclass(value) or isinstance(value, dict):
+            try:
+                validate(value)
+            except ConfigError as error:
+                raise error.under(name) from None
+        elif dataclasses.is_dataclass(config):
+            field = {f.name: f for f in dataclasses.fields(config)}[name]
+            if not _in_range(value, field.metadata):
+                raise ConfigError(name, value, f"must be {describe_allowed(type(config), name)}")
+    if hasattr(config, "check"):
+        config.check()
+
+
+def instantiate(config: DictConfig) -> Any:
+    """Turn a composed Hydra config into validated dataclasses.
+
+    Raises:
+        ConfigError: a required value is missing or one is out of range.
+    """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError(missing[0], "???", f"is required: give {missing[0]}=<value>")
+    result = OmegaConf.to_object(config)
+    validate(result)
+    return result
+
+
+def from_dict(config_class: type, values: dict) -> Any:
+    """Rebuild a validated config dataclass from JSON, with every type checked.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or a value out of range.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(config_class), OmegaConf.create(values))
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or config_class.__name__
+        raise ConfigError(str(key), "<saved>", str(error).splitlines()[0]) from None
+    return instantiate(merged)
+
+
+def locate(target: str) -> type:
+    """The class that a `_target_` names. Configs travel inside runs, so only Arbiter's own.
+
+    Raises:
+        ConfigError: outside `arbiter.`, or no such class.
+    """
+    module_name, _, name = target.rpartition(".")
+    if not module_name.startswith("arbiter."):
+        raise ConfigError("_target_", target, "only classes of the arbiter package may be built")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError):
+        raise ConfigError("_target_", target, "names no class of this version") from None
+
+
+def build(config: Any, **arguments: Any) -> Any:
+    """Make the component that a plug point's config names in `_target_`."""
+    return locate(config._target_)(config, **arguments)

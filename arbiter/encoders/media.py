@@ -1,0 +1,67 @@
+"""Decoding media references into what encoders take, and naming contents by their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from arbiter.errors import MediaError
+from arbiter.sample import ImageRef
+
+
+def load_image(ref: ImageRef) -> Image.Image:
+    """Decode an image reference to RGB, upright as its EXIF orientation says.
+
+    Transparent pixels are laid on white. Arrays are uint8 [H, W, 3] or [H, W].
+
+    Raises:
+        MediaError: it cannot be read or is no image.
+    """
+    name = "image"
+    try:
+        if isinstance(ref, (str, Path)):
+            name = str(ref)
+            image = Image.open(ref)
+        elif isinstance(ref, bytes):
+            image = Image.open(io.BytesIO(ref))
+        elif isinstance(ref, np.ndarray):
+            if ref.dtype != np.uint8:
+                raise MediaError(f"image array has dtype {ref.dtype}; give uint8 [H, W, 3]")
+            image = Image.fromarray(ref)
+        else:
+            image = ref
+        image = ImageOps.exif_transpose(image)
+        if image.mode == "RGB":
+            image.load()
+            return image
+        if "A" in image.getbands() or "transparency" in image.info:
+            image = image.convert("RGBA")
+            backdrop = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(backdrop, image)
+        return image.convert("RGB")
+    except FileNotFoundError:
+        raise MediaError(f"{name}: no such file") from None
+    # Pillow's decoders report damaged data through any of these.
+    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise MediaError(f"{name}: not a readable image ({reason})") from None
+
+
+def text_key(text: str) -> bytes:
+    """The 32-byte content key of a text."""
+    return hashlib.sha256(b"text\0" + text.encode()).digest()
+
+
+def image_key(image: Image.Image) -> bytes:
+    """The 32-byte content key of an RGB image: its size and pixels, not its file format."""
+    header = f"image\0{image.width}x{image.height}\0".encode()
+    return hashlib.sha256(header + image.tobytes()).digest()
+
+
+def audio_key(waveform: np.ndarray) -> bytes:
+    """The 32-byte content key of a mono float32 waveform at 16 kHz."""
+    return hashlib.sha256(b"audio\0" + np.ascontiguousarray(waveform).tobytes()).digest()

@@ -1,0 +1,226 @@
+"""The `raw` encoder: perception without weights or downloads.
+
+Text is hashed n-grams, images are frequency-weighted block DCTs, audio is a log-mel spectrogram.
+All three are fixed, exact transforms: nothing random is passed off as perception. It knows no
+language and no objects, so it suits small closed worlds; for natural images and open text use an
+OpenCLIP encoder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from PIL import Image
+
+from arbiter.config import option
+from arbiter.encoders.base import FeatureSpec, StreamSpec, Tokens
+from arbiter.errors import ConfigError
+from arbiter.sample import AUDIO_RATE_HZ
+
+# Changing any transform below must change this, so that stored features are never taken for new.
+VERSION = 1
+
+_FFT_SIZE = 400
+_HOP = 160
+_HOPS_PER_TOKEN = 10
+
+
+@dataclass
+class RawEncoderConfig:
+    """Options of the `raw` encoder."""
+
+    _target_: str = field(default="arbiter.encoders.raw.RawEncoder", metadata={"help": "class"})
+    text_dim: int = option(256, help="Buckets that text n-grams are hashed into.", low=16)
+    image_size: list[int] = option([64, 64], help="Height and width in pixels.", low=8, high=1024)
+    patch_size: int = option(8, help="Side of a square patch in pixels.", low=2, high=32)
+    max_patches: int = option(
+        24, help="Patches kept per image: those with the highest energy.", low=1, high=980
+    )
+    mel_bins: int = option(64, help="Mel frequency bands of an audio token.", low=8, high=128)
+    max_audio_tokens: int = option(
+        100, help="Audio tokens per clip, 0.1 s each; longer clips are pooled to fit.", low=1
+    )
+    cache_dtype: str = option("int8", help="How features are stored.", choices=("int8", "float16"))
+
+    def check(self) -> None:
+        """Patches must tile the image."""
+        if len(self.image_size) != 2:
+            raise ConfigError("image_size", self.image_size, "must be [height, width] in pixels")
+        if any(side % self.patch_size for side in self.image_size):
+            raise ConfigError(
+                "patch_size", self.patch_size, f"must divide image_size {list(self.image_size)}"
+            )
+
+
+# ---------------------------------------------------------------- text
+
+
+def _ngrams(text: str) -> list[tuple[str, float]]:
+    """Word uni- and bigrams (weight 1) and character 3- and 4-grams (weight 0.5)."""
+    words = re.findall(r"\w+|[^\w\s]", text.lower())
+    bigrams = [f"{a} {b}" for a, b in pairwise(words)]
+    padded = f" {' '.join(words)} "
+    characters = [padded[i : i + n] for n in (3, 4) for i in range(len(padded) - n + 1)]
+    return [(f"w:{w}", 1.0) for w in words + bigrams] + [(f"c:{c}", 0.5) for c in characters]
+
+
+def hash_text(text: str, dim: int) -> np.ndarray:
+    """Signed feature hashing (Weinberger et al., 2009) of n-grams, float32 [dim], RMS 1.
+
+    Case and white space do not matter. A vector of unit length would start training far below the
+    scale of the other inputs, hence the factor sqrt(dim).
+    """
+    vector = np.zeros(dim, np.float64)
+    for gram, weight in _ngrams(text):
+        digest = zlib.crc32(gram.encode())
+        vector[(digest >> 1) % dim] += weight if digest & 1 else -weight
+    return (vector * np.sqrt(dim) / max(float(np.linalg.norm(vector)), 1e-12)).astype(np.float32)
+
+
+# ---------------------------------------------------------------- images
+
+
+@cache
+def _dct_basis(size: int) -> np.ndarray:
+    """The orthonormal DCT-II matrix [size, size]; row u is the frequency."""
+    u, x = np.arange(size)[:, None], np.arange(size)[None, :]
+    basis = np.sqrt(2 / size) * np.cos(np.pi * (2 * x + 1) * u / (2 * size))
+    basis[0] /= np.sqrt(2)
+    return basis
+
+
+def block_dct(image: Image.Image, height: int, width: int, patch: int) -> np.ndarray:
+    """Weighted DCT coefficients of each patch, float32 [rows, columns, 3 * patch * patch].
+
+    Pixels are scaled to [-1, 1]; coefficient (u, v) is weighted by sqrt(1 + u^2 + v^2), which
+    evens out the falling spectrum of pictures. The feature order is (channel, u, v).
+    """
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(image, np.float64) / 127.5 - 1
+    blocks = pixels.reshape(height // patch, patch, width // patch, patch, 3)
+    basis = _dct_basis(patch)
+    coefficients = np.einsum("uy,rycxk,vx->rckuv", basis, blocks, basis, optimize=True)
+    u = np.arange(patch)
+    weighted = coefficients * np.sqrt(1 + u[:, None] ** 2 + u[None, :] ** 2)
+    return weighted.reshape(*weighted.shape[:2], -1).astype(np.float32)
+
+
+# ---------------------------------------------------------------- audio
+
+
+@cache
+def _mel_filters(bins: int) -> np.ndarray:
+    """Triangular filters on the HTK mel scale, [bins, fft/2 + 1]."""
+    frequencies = np.linspace(0, AUDIO_RATE_HZ / 2, _FFT_SIZE // 2 + 1)
+    mel_top = 2595 * np.log10(1 + AUDIO_RATE_HZ / 2 / 700)
+    edges = 700 * (10 ** (np.linspace(0, mel_top, bins + 2) / 2595) - 1)
+    lower, centre, upper = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising = (frequencies - lower) / (centre - lower)
+    falling = (upper - frequencies) / (upper - centre)
+    return np.maximum(0, np.minimum(rising, falling))
+
+
+def log_mel(waveform: np.ndarray, bins: int) -> np.ndarray:
+    """Log-mel power in units of 40 dB above -40 dB, float32 [frames, bins], one frame per 10 ms.
+
+    Power below -80 dB is floored; a full-scale sine peaks near 2.
+    """
+    padded = np.pad(waveform.astype(np.float64), (0, max(0, _FFT_SIZE - len(waveform))))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _FFT_SIZE)[::_HOP]
+    window = np.hanning(_FFT_SIZE + 1)[:-1]
+    power = np.abs(np.fft.rfft(frames * window, axis=-1) / (window.sum() / 2)) ** 2
+    mel = np.maximum(power @ _mel_filters(bins).T, 1e-8)
+    return ((10 * np.log10(mel) + 40) / 40).astype(np.float32)
+
+
+# ---------------------------------------------------------------- the encoder
+
+
+class RawEncoder:
+    """Hashed text, DCT patches and log-mel frames; see the module's docstring."""
+
+    Config = RawEncoderConfig
+    num_parameters = 0
+
+    def __init__(self, config: RawEncoderConfig):
+        self.config = config
+        height, width = config.image_size
+        self._rows, self._columns = height // config.patch_size, width // config.patch_size
+        patch_dim = 3 * config.patch_size**2
+        # A mirrored cosine of odd frequency changes its sign, one of even frequency does not.
+        v = np.arange(patch_dim) % config.patch_size
+        flip = tuple(int(s) for s in 1 - 2 * (v % 2))
+        self.spec = FeatureSpec(
+            {
+                "text": {"pooled": StreamSpec(config.text_dim)},
+                "image": {
+                    "pooled": StreamSpec(patch_dim, (), flip),
+                    "patches": StreamSpec(patch_dim, (1, self._rows, self._columns), flip),
+                },
+                "audio": {"frames": StreamSpec(config.mel_bins, (config.max_audio_tokens,))},
+            }
+        )
+
+    def fingerprint(self, kind: str) -> dict:
+        """The encoder's version and the options that bear on `kind`."""
+        used = {
+            "text": ("text_dim",),
+            "image": ("image_size", "patch_size", "max_patches"),
+            "audio": ("mel_bins", "max_audio_tokens"),
+        }[kind]
+        options = dataclasses.asdict(self.config)
+        return {
+            "encoder": "raw",
+            "version": VERSION,
+            "kind": kind,
+            "dtype": self.config.cache_dtype,
+            **{name: options[name] for name in used},
+        }
+
+    def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
+        """One hashed vector per text."""
+        values = np.stack([hash_text(text, self.config.text_dim) for text in texts])
+        return {"pooled": Tokens(values, np.ones(len(texts), np.int64))}
+
+    def encode_image(self, images: Sequence[Image.Image]) -> dict[str, Tokens]:
+        """The mean patch, and the patches of highest energy as differences from it."""
+        pooled, patches, positions = [], [], []
+        keep = min(self.config.max_patches, self._rows * self._columns)
+        for image in images:
+            grid = block_dct(image, *self.config.image_size, self.config.patch_size)
+            flat = grid.reshape(-1, grid.shape[-1])
+            mean = flat.mean(axis=0)
+            difference = flat - mean
+            energy = np.square(difference).sum(axis=-1)
+            # Ties (plain background) are broken by position, and the kept ones stay in order.
+            kept = np.sort(np.argsort(-energy, kind="stable")[:keep])
+            pooled.append(mean)
+            patches.append(difference[kept])
+            rows, columns = np.divmod(kept, self._columns)
+            positions.append(np.stack([np.zeros_like(rows), rows, columns], axis=-1))
+        counts = np.full(len(images), keep, np.int64)
+        return {
+            "pooled": Tokens(np.stack(pooled), np.ones(len(images), np.int64)),
+            "patches": Tokens(
+                np.concatenate(patches), counts, np.concatenate(positions).astype(np.int16)
+            ),
+        }
+
+    def encode_audio(self, waveforms: Sequence[np.ndarray]) -> dict[str, Tokens]:
+        """Log-mel frames, averaged to 0.1 s or, in longer clips, to `max_audio_tokens`."""
+        values, counts = [], []
+        for waveform in waveforms:
+            frames = log_mel(waveform, self.config.mel_bins)
+            tokens = min(-(-len(frames) // _HOPS_PER_TOKEN), self.config.max_audio_tokens)
+            values += [part.mean(axis=0) for part in np.array_split(frames, tokens)]
+            counts.append(tokens)
+        positions = np.concatenate([np.arange(count) for count in counts])[:, None]
+        return {"frames": Tokens(np.stack(values), np.array(counts), positions.astype(np.int16))}

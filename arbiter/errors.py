@@ -1,0 +1,53 @@
+"""The errors a user can cause. Each carries one line: what, where, what to do.
+
+Command lines print the line and exit with status 1; library users catch `ArbiterError`.
+Anything that is not an `ArbiterError` is a bug and keeps its traceback.
+"""
+
+
+class ArbiterError(Exception):
+    """Base of all errors whose remedy lies with the user."""
+
+
+class ConfigError(ArbiterError):
+    """A configuration value is not allowed.
+
+    `key` is relative to the object that raised; `arbiter.config.validate` turns it into the full
+    dotted key that a person can type on the command line.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str):
+        self.key, self.value, self.allowed = key, value, allowed
+        super().__init__(f"{key}={value}: {allowed}")
+
+    def under(self, prefix: str) -> "ConfigError":
+        """The same error, with its key below `prefix`."""
+        return ConfigError(f"{prefix}.{self.key}", self.value, self.allowed)
+
+
+class SampleError(ArbiterError):
+    """A sample is not a legal decision problem."""
+
+
+class SourceError(ArbiterError):
+    """A data source cannot be read."""
+
+
+class MediaError(ArbiterError):
+    """An image, video or audio clip cannot be decoded."""
+
+
+class EncoderError(ArbiterError):
+    """An encoder cannot be built, or cannot encode what it was given."""
+
+
+class StoreError(ArbiterError):
+    """The feature store is damaged or cannot be written."""
+
+
+class RunError(ArbiterError):
+    """A run directory is missing something, is in use, or cannot be gone on with."""
+
+
+class DecisionError(ArbiterError):
+    """A question put to a trained model is not one that it can answer."""

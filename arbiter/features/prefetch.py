@@ -1,0 +1,54 @@
+"""Preparing batches in a background thread while the device computes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def prefetch(items: Iterable[Item], ahead: int) -> Iterator[Item]:
+    """The same items in the same order, made up to `ahead` before they are asked for.
+
+    An error in the producer is raised here. Closing the iterator stops the producer.
+    """
+    if ahead == 0:
+        yield from items
+        return
+    ready: queue.Queue = queue.Queue(maxsize=ahead)
+    stop = threading.Event()
+    end = object()
+
+    def put(item: object) -> None:
+        while not stop.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def produce() -> None:
+        try:
+            for item in items:
+                put((item, None))
+                if stop.is_set():
+                    return
+            put((end, None))
+        except BaseException as error:  # handed to the consumer, which raises it
+            put((end, error))
+
+    thread = threading.Thread(target=produce, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is end:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()

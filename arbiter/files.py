@@ -1,0 +1,96 @@
+"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "MANIFEST.json"
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fsync_path(path: Path) -> None:
+    """Force a file, or a directory's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        fsync_path(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json_atomic(path: Path, value: Any) -> None:
+    """Replace a JSON file in one step; NaN and infinities are refused, as JSON has none."""
+    write_text_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_manifest(directory: Path) -> None:
+    """List the sha256 of every file in a directory in its MANIFEST.json, and force all to disk."""
+    files = sorted(p for p in directory.iterdir() if p.is_file() and p.name != MANIFEST)
+    for path in files:
+        fsync_path(path)
+    write_json_atomic(directory / MANIFEST, {path.name: file_digest(path) for path in files})
+    fsync_path(directory)
+
+
+def manifest_problem(directory: Path) -> str | None:
+    """What is wrong with a directory, held against its MANIFEST.json, or None."""
+    try:
+        listed = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except ValueError:
+        return f"{MANIFEST} is damaged"
+    if not isinstance(listed, dict):
+        return f"{MANIFEST} is damaged"
+    for name, digest in listed.items():
+        # A manifest may come from a stranger: it names files of its own directory only.
+        if Path(name).name != name or not (directory / name).is_file():
+            return f"{name} is missing"
+        if file_digest(directory / name) != digest:
+            return f"{name} is damaged: its sha256 is not the one in {MANIFEST}"
+    return None
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory that appears at `path` in one step, complete with its manifest.
+
+    The block fills the temporary directory it is given; an error inside leaves `path` as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{path.name}-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        write_manifest(temporary)
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(temporary, path)
+        fsync_path(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,72 @@
+"""Choosing a device, and saying plainly why another one cannot be used."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import torch
+
+from arbiter.config import option
+from arbiter.errors import ConfigError
+
+_DEVICES = ("auto", "cpu", "cuda", "mps", "directml")
+
+
+@dataclass
+class HardwareConfig:
+    """Speed and memory. Nothing here changes what is learned, beyond rounding."""
+
+    device: str = option(
+        "auto", help="Where the model runs; auto takes the first that works.", choices=_DEVICES
+    )
+    micro_batch_size: int = option(
+        16, help="Blocks per forward pass; gradients accumulate to schedule.batch_size.", low=1
+    )
+    eval_batch_size: int = option(64, help="Blocks per forward pass without gradient.", low=1)
+    encoder_batch_size: int = option(64, help="Contents per call of the encoder.", low=1)
+    moe_dispatch: str = option(
+        "grouped",
+        help="grouped sorts tokens by expert; dense runs all experts, with fixed shapes.",
+        choices=("grouped", "dense"),
+    )
+    precision: str = option(
+        "float32", help="Arithmetic of the forward pass.", choices=("float32", "bfloat16")
+    )
+    prefetch_batches: int = option(4, help="Batches prepared ahead in a thread; 0 for none.", low=0)
+    num_threads: int | None = option(
+        None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
+    )
+
+
+def _problem(name: str) -> str | None:
+    """Why a device cannot be used, or None."""
+    if name == "cuda" and not torch.cuda.is_available():
+        return "this torch sees no CUDA or ROCm GPU"
+    if name == "mps" and not torch.backends.mps.is_available():
+        return "this torch sees no Apple GPU"
+    if name == "directml":
+        try:
+            importlib.import_module("torch_directml")
+        except ImportError:
+            return "torch-directml is not installed; pip install 'arbiter[directml]'"
+        except OSError as error:
+            # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
+            return f"no DirectX 12 driver ({error}); DirectML needs Windows or WSL2"
+    return None
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device for `hardware.device`.
+
+    Raises:
+        ConfigError: a device was named that cannot be used; there is no silent fall-back.
+    """
+    if name == "auto":
+        name = next(d for d in ("cuda", "mps", "directml", "cpu") if _problem(d) is None)
+    problem = _problem(name)
+    if problem:
+        raise ConfigError("hardware.device", name, f"{problem}; use hardware.device=auto or cpu")
+    if name == "directml":
+        return importlib.import_module("torch_directml").device()
+    return torch.device(name)

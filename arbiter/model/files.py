@@ -1,0 +1,114 @@
+"""A model directory: weights, what is needed to rebuild the model, and its feature codecs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
+
+from arbiter.config import build, from_dict, locate
+from arbiter.encoders.base import Encoder
+from arbiter.errors import ArbiterError, RunError
+from arbiter.features.codec import Int8Codec
+from arbiter.files import manifest_problem, write_json_atomic
+from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+
+FORMAT_VERSION = 1
+
+Codecs = dict[str, dict[str, Int8Codec]]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model as it was saved.
+
+    Attributes:
+        model: in evaluation mode, on the CPU, float32.
+        encoder: a handle; no weights are loaded yet.
+        codecs: the feature rounding that the model was trained behind, by kind and stream.
+        calibration: contents of calibration.json, or None.
+    """
+
+    model: DecisionModel
+    encoder: Encoder
+    codecs: Codecs
+    calibration: dict | None
+
+
+def save_model(directory: Path, model: DecisionModel, encoder_config: Any, codecs: Codecs) -> None:
+    """Write weights (float16 and float32), config.json and the codecs into a directory."""
+    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    save_file(weights, directory / "model_fp32.safetensors")
+    save_file({n: t.half() for n, t in weights.items()}, directory / "model.safetensors")
+    flat = {
+        f"{k}/{s}": c.channel_scale for k, streams in codecs.items() for s, c in streams.items()
+    }
+    save_arrays(flat, directory / "feature_codec.safetensors")
+    write_json_atomic(
+        directory / "config.json",
+        {
+            "format_version": FORMAT_VERSION,
+            "architecture": dataclasses.asdict(model.config),
+            "encoder": dataclasses.asdict(encoder_config),
+            "inputs": list(model.inputs),
+        },
+    )
+
+
+def load_model(directory: Path) -> LoadedModel:
+    """Read a model directory; every checksum, shape and name must be right.
+
+    Raises:
+        RunError: something is missing or damaged.
+    """
+    if not (directory / "config.json").is_file():
+        raise RunError(f"{directory}: no model there; train one first, or name a finished run")
+    problem = manifest_problem(directory)
+    if problem:
+        raise RunError(f"{directory}: {problem}; copy the model again or train it anew")
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        if config["format_version"] != FORMAT_VERSION:
+            raise RunError(
+                f"{directory}: format {config['format_version']} is not known to this version; "
+                "use the version of Arbiter that wrote it"
+            )
+        encoder_class = locate(config["encoder"]["_target_"])
+        encoder = build(from_dict(encoder_class.Config, config["encoder"]))
+        architecture = from_dict(ArchitectureConfig, config["architecture"])
+        model = DecisionModel(architecture, encoder.spec, config["inputs"])
+        model.load_state_dict(load_file(directory / "model_fp32.safetensors"))
+        codecs: Codecs = {}
+        for name, scale in load_arrays(directory / "feature_codec.safetensors").items():
+            kind, stream = name.split("/")
+            codecs.setdefault(kind, {})[stream] = Int8Codec(scale)
+        calibration = None
+        if (directory / "calibration.json").is_file():
+            calibration = json.loads((directory / "calibration.json").read_text(encoding="utf-8"))
+    except ArbiterError as error:
+        raise RunError(f"{directory}: {error}") from None
+    # What a file with other contents than ours makes of the calls above.
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"{directory}: not a model of this version ({reason})") from None
+    return LoadedModel(model.eval(), encoder, codecs, calibration)
+
+
+def to_device(loaded: LoadedModel, device: torch.device) -> LoadedModel:
+    """The same, with its model on a device."""
+    return dataclasses.replace(loaded, model=loaded.model.to(device))

@@ -1,0 +1,100 @@
+"""Heads: scoring candidates against what was understood.
+
+Shape letters: B blocks, Q questions, K candidates, U distinct texts, H hidden, C scoring width.
+Candidates are embedded once per distinct text and looked up.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+    """Linear, LayerNorm, GELU, Dropout, Linear."""
+    return nn.Sequential(
+        nn.Linear(in_dim, out_dim),
+        nn.LayerNorm(out_dim),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(out_dim, out_dim),
+    )
+
+
+def mask_logits(logits_BQK: torch.Tensor, mask_BQK: torch.Tensor) -> torch.Tensor:
+    """Padded candidates get the lowest finite value: probability exactly 0, never NaN."""
+    return torch.where(mask_BQK, logits_BQK, torch.finfo(logits_BQK.dtype).min)
+
+
+class DecisionHead(nn.Module):
+    """score = dot(c, a) / sqrt(C) + MLP([c, a]), over a learned temperature."""
+
+    def __init__(self, hidden_dim: int, text_dim: int, scoring_dim: int, dropout: float):
+        super().__init__()
+        self.decision = projection(hidden_dim, scoring_dim, dropout)
+        self.candidate = projection(text_dim, scoring_dim, dropout)
+        # The MLP's first layer on [c, a], split so that its candidate half runs once per text.
+        self.mlp_decision = nn.Linear(scoring_dim, scoring_dim)
+        self.mlp_candidate = nn.Linear(scoring_dim, scoring_dim, bias=False)
+        self.mlp_out = nn.Linear(scoring_dim, 1, bias=False)
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    def forward(
+        self, decision_BQH: torch.Tensor, texts_UD: torch.Tensor, candidates_BQK: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores [B, Q, K], float32."""
+        decision = self.decision(decision_BQH)
+        texts_UC = self.candidate(texts_UD)
+        candidates_BQKC = F.embedding(candidates_BQK, texts_UC)
+        dot = (decision[:, :, None] * candidates_BQKC).sum(dim=-1) * decision.shape[-1] ** -0.5
+        hidden = self.mlp_decision(decision)[:, :, None] + F.embedding(
+            candidates_BQK, self.mlp_candidate(texts_UC)
+        )
+        scores = dot + self.mlp_out(F.gelu(hidden)).squeeze(-1)
+        return scores.float() * torch.exp(-self.log_temperature.float())
+
+
+class DraftHead(nn.Module):
+    """A first answer from pooled inputs alone, before any fusion.
+
+    score = dot(MLP(question + context + pooled media), candidate) / sqrt(C).
+    """
+
+    def __init__(self, text_dim: int, media_dims: dict[str, int], draft_dim: int, context: bool):
+        super().__init__()
+        self.question = nn.Linear(text_dim, draft_dim)
+        self.context = nn.Linear(text_dim, draft_dim, bias=False) if context else None
+        self.media = nn.ModuleDict(
+            {kind: nn.Linear(dim, draft_dim, bias=False) for kind, dim in media_dims.items()}
+        )
+        self.mix = nn.Sequential(
+            nn.LayerNorm(draft_dim), nn.GELU(), nn.Linear(draft_dim, draft_dim), nn.GELU(),
+            nn.Linear(draft_dim, draft_dim),
+        )  # fmt: skip
+        self.candidate = nn.Linear(text_dim, draft_dim, bias=False)
+
+    def forward(
+        self,
+        question_BQD: torch.Tensor,
+        context_BQD: torch.Tensor | None,
+        media: dict[str, torch.Tensor],
+        texts_UD: torch.Tensor,
+        candidates_BQK: torch.Tensor,
+    ) -> torch.Tensor:
+        """Scores [B, Q, K], float32.
+
+        Args:
+            question_BQD: text features.
+            context_BQD: text features, zero where absent; or None.
+            media: kind -> pooled features [B, D], zero where absent.
+            texts_UD, candidates_BQK: distinct texts, and the candidates among them.
+        """
+        x_BQC = self.question(question_BQD)
+        if self.context is not None and context_BQD is not None:
+            x_BQC = x_BQC + self.context(context_BQD)
+        for kind, pooled_BD in media.items():
+            x_BQC = x_BQC + self.media[kind](pooled_BD)[:, None]
+        candidates_BQKC = F.embedding(candidates_BQK, self.candidate(texts_UD))
+        scores = (self.mix(x_BQC)[:, :, None] * candidates_BQKC).sum(dim=-1)
+        return scores.float() * x_BQC.shape[-1] ** -0.5

@@ -1,0 +1,162 @@
+"""A mixture of experts with shared and routed experts, without capacity limits.
+
+Every token passes all shared experts and its top-k routed ones; no token is ever dropped.
+Shape letters: B blocks, T tokens of a block, N real tokens of the batch, E routed experts,
+k choices per token, H hidden, F expert width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from arbiter.config import option
+from arbiter.errors import ConfigError
+from arbiter.hardware.kernels import grouped_matmul
+
+
+@dataclass
+class MoEConfig:
+    """Size and routing of the mixture of experts."""
+
+    num_routed_experts: int = option(4, help="Experts that the router chooses among.", low=1)
+    num_shared_experts: int = option(1, help="Experts that every token passes.", low=0)
+    top_k: int = option(2, help="Routed experts per token.", low=1)
+    ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1)
+    shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1)
+
+    def check(self) -> None:
+        """A token cannot choose more experts than there are."""
+        if self.top_k > self.num_routed_experts:
+            raise ConfigError(
+                "top_k",
+                self.top_k,
+                f"must be at most num_routed_experts, which is {self.num_routed_experts}",
+            )
+
+
+@dataclass(frozen=True)
+class RoutingStats:
+    """What a layer's router did.
+
+    Attributes:
+        probabilities: float32 [B, E], the router's mean probabilities over a block's real tokens,
+            with gradient.
+        load: float32 [E], the share of all top-k choices that each expert had in the previous
+            optimizer step; no gradient.
+    """
+
+    probabilities: torch.Tensor
+    load: torch.Tensor
+
+
+class MixtureOfExperts(nn.Module):
+    """The feed-forward part of a fusion layer."""
+
+    def __init__(self, hidden_dim: int, config: MoEConfig, dispatch: str):
+        super().__init__()
+        self.config = config
+        self.dispatch = dispatch
+        experts, width = config.num_routed_experts, config.ffn_dim
+        self.router = nn.Linear(hidden_dim, experts, bias=False)
+        self.w_in_EHF = nn.Parameter(torch.empty(experts, hidden_dim, width))
+        self.w_out_EFH = nn.Parameter(torch.empty(experts, width, hidden_dim))
+        for weight, fan_in in ((self.w_in_EHF, hidden_dim), (self.w_out_EFH, width)):
+            nn.init.uniform_(weight, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+        # Several shared experts see the same tokens with weight one: they are one wider expert.
+        shared_width = config.num_shared_experts * config.shared_ffn_dim
+        self.shared = None
+        if shared_width:
+            self.shared = nn.Sequential(
+                nn.Linear(hidden_dim, shared_width, bias=False),
+                nn.GELU(),
+                nn.Linear(shared_width, hidden_dim, bias=False),
+            )
+        self.register_buffer("load", torch.full((experts,), 1 / experts))
+        self.register_buffer("choices", torch.zeros(experts), persistent=False)
+
+    def forward(
+        self, x_BTH: torch.Tensor, mask_BT: torch.Tensor
+    ) -> tuple[torch.Tensor, RoutingStats]:
+        """Transform the real tokens; padding comes out as zero.
+
+        Returns:
+            [B, T, H] and the router's statistics.
+        """
+        # Dense dispatch keeps shapes fixed, so it computes padding too and drops it at the end.
+        dense = self.dispatch == "dense"
+        x_NH = x_BTH.flatten(0, 1) if dense else x_BTH[mask_BT]
+        probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
+        gates_Nk, experts_Nk = probs_NE.topk(self.config.top_k, dim=-1)
+        gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
+        routed = self._routed_dense if dense else self._routed_grouped
+        y_NH = routed(x_NH, gates_Nk, experts_Nk)
+        if self.shared is not None:
+            y_NH = y_NH + self.shared(x_NH)
+        if dense:
+            y_BTH = torch.where(mask_BT[..., None], y_NH.view_as(x_BTH), 0)
+            probs_BTE = probs_NE.view(*mask_BT.shape, -1)
+        else:
+            y_BTH = _scatter(y_NH, mask_BT)
+            probs_BTE = _scatter(probs_NE, mask_BT)
+        if self.training:
+            self._count(experts_Nk, mask_BT.flatten() if dense else None)
+        return y_BTH, RoutingStats(_masked_mean(probs_BTE, mask_BT), self.load)
+
+    def _routed_grouped(
+        self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
+    ) -> torch.Tensor:
+        """Sort the choices by expert and give each expert its consecutive rows."""
+        tokens, k = experts_Nk.shape
+        order = experts_Nk.flatten().argsort(stable=True)
+        counts_E = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=(0, 1))
+        # A permutation of one row per choice: its backward has no colliding writes, so results do
+        # not depend on the order in which threads add.
+        rows = x_NH[:, None].expand(tokens, k, -1).reshape(tokens * k, -1)[order]
+        hidden = F.gelu(grouped_matmul(rows, self.w_in_EHF.to(rows.dtype), counts_E))
+        out = grouped_matmul(hidden, self.w_out_EFH.to(rows.dtype), counts_E)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(len(order), device=order.device)
+        return (out[inverse].view(tokens, k, -1) * gates_Nk[..., None]).sum(dim=1)
+
+    def _routed_dense(
+        self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
+    ) -> torch.Tensor:
+        """All experts on all tokens, weighted by gates that are zero where not chosen."""
+        chosen = F.one_hot(experts_Nk, self.config.num_routed_experts).to(x_NH.dtype)
+        gates_NE = (chosen * gates_Nk[..., None]).sum(dim=1)
+        experts = self.config.num_routed_experts
+        hidden = F.gelu(torch.bmm(x_NH.expand(experts, -1, -1), self.w_in_EHF.to(x_NH.dtype)))
+        out_ENH = torch.bmm(hidden, self.w_out_EFH.to(x_NH.dtype))
+        return (out_ENH * gates_NE.T[..., None]).sum(dim=0)
+
+    @torch.no_grad()
+    def _count(self, experts_Nk: torch.Tensor, mask_N: torch.Tensor | None) -> None:
+        chosen_NE = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=1)
+        if mask_N is not None:
+            chosen_NE = chosen_NE * mask_N[:, None]
+        self.choices += chosen_NE.sum(dim=0)
+
+    @torch.no_grad()
+    def finish_step(self) -> None:
+        """Take the choices counted since the last call as the new load. Call per optimizer step."""
+        if bool(self.choices.sum() > 0):
+            self.load.copy_(self.choices / self.choices.sum())
+        self.choices.zero_()
+
+
+def _scatter(values_NC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """[N, C] back to their places in [B, T, C], zero elsewhere."""
+    out = values_NC.new_zeros(*mask_BT.shape, values_NC.shape[-1])
+    out[mask_BT] = values_NC
+    return out
+
+
+def _masked_mean(values_BTC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The mean over real tokens, [B, C]; zero for a block without any."""
+    weight = mask_BT.to(values_BTC.dtype)[..., None]
+    return (values_BTC * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)

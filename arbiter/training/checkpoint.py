@@ -1,0 +1,88 @@
+"""Resume states: complete directories that appear in one step.
+
+    resume/state-00000123/    model.safetensors optimizer.safetensors ... state.json MANIFEST.json
+
+A state is written under another name, forced to disk and renamed; the one before it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from arbiter.files import manifest_problem, new_directory, write_json_atomic
+
+log = logging.getLogger(__name__)
+
+_KEEP = 2
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a run needs to go on.
+
+    Attributes:
+        tensors: file name without suffix -> tensors by name.
+        values: JSON.
+    """
+
+    tensors: dict[str, dict[str, torch.Tensor]]
+    values: dict
+
+
+def save_state(directory: Path, step: int, state: State) -> Path:
+    """Write a state of optimizer step `step`; afterwards the newest two states are kept."""
+    path = directory / f"state-{step:08d}"
+    with new_directory(path) as temporary:
+        for name, tensors in state.tensors.items():
+            save_file(host_copy(tensors), temporary / f"{name}.safetensors")
+        write_json_atomic(temporary / "state.json", state.values)
+    for old in list_states(directory)[:-_KEEP]:
+        shutil.rmtree(old)
+    return path
+
+
+def list_states(directory: Path) -> list[Path]:
+    """Published states, oldest first."""
+    return sorted(directory.glob("state-[0-9]*"))
+
+
+def load_newest_state(directory: Path) -> State | None:
+    """The newest state whose checksums hold; damaged ones are passed over and logged."""
+    for path in reversed(list_states(directory)):
+        problem = manifest_problem(path)
+        if problem is None:
+            tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
+            return State(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
+        log.warning("resume: %s: %s; taking the state before it", path, problem)
+    return None
+
+
+def host_copy(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous copies on the CPU, moved one tensor at a time (DirectML dies of larger moves)."""
+    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """An optimizer's per-parameter state as flat tensors named '<parameter>.<entry>'."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, entries in optimizer.state_dict()["state"].items()
+        for name, value in entries.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """Put back what `optimizer_tensors` took."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, entry = name.split(".", 1)
+        state.setdefault(int(index), {})[entry] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,50 @@
+"""Optimizers. Weight decay acts on matrices only: not on biases, norms or embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from arbiter.config import option
+
+_EMBEDDINGS = ("position_embedding.", "type_embedding.")
+
+
+@dataclass
+class AdamWConfig:
+    """torch.optim.AdamW (Loshchilov and Hutter, 2019)."""
+
+    _target_: str = field(
+        default="arbiter.training.optimizers.adamw", metadata={"help": "The optimizer's factory."}
+    )
+    lr: float = option(2e-3, help="Peak learning rate.", above=0)
+    betas: list[float] = option([0.9, 0.98], help="Decay of the two moments.", low=0, below=1)
+    eps: float = option(1e-8, help="Added to the denominator.", above=0)
+    weight_decay: float = option(0.05, help="Decoupled decay of matrices.", low=0)
+    max_grad_norm: float = option(1.0, help="The gradient is scaled down to this norm.", above=0)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Matrices with weight decay, everything else without."""
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.ndim >= 2 and not name.startswith(_EMBEDDINGS)
+        (matrices if is_matrix else others).append(parameter)
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+def adamw(config: AdamWConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Torch's AdamW, fused where the device has a fused kernel."""
+    device = next(model.parameters()).device
+    return torch.optim.AdamW(
+        parameter_groups(model, config.weight_decay),
+        lr=config.lr,
+        betas=tuple(config.betas),
+        eps=config.eps,
+        fused=device.type in ("cpu", "cuda") or None,
+    )

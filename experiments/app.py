@@ -1,0 +1,101 @@
+"""What all apps share: running under Hydra, and turning a user's mistake into one line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from arbiter.config import describe_allowed
+from arbiter.errors import ArbiterError
+from experiments import schema
+
+CONF = str(Path(__file__).resolve().parent.parent / "conf")
+
+
+def run_app(task: Callable[[DictConfig], None], config_name: str) -> None:
+    """Run `task` as a Hydra app; exit status 1 and one line for a user's mistake.
+
+    Bugs keep their traceback, and so does everything when HYDRA_FULL_ERROR is set.
+    """
+    show_all = "HYDRA_FULL_ERROR" in os.environ
+    # Hydra would print several lines of its own; with this it raises, and the line is made here.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    schema.register()
+    try:
+        hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(task)()
+    except (ArbiterError, HydraException, OmegaConfBaseException) as error:
+        if show_all:
+            raise
+        print(f"error: {explain(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:
+    """Quote the values of `keys` for Hydra, so that a person may write any text after the `=`."""
+    quoted = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        already = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        if equals and key in keys and not already:
+            argument = f"{key}={QuotedString(value, Quote.single).with_quotes()}"
+        quoted.append(argument)
+    return quoted
+
+
+def explain(error: Exception) -> str:
+    """One line: what is wrong, where, and what is allowed."""
+    if isinstance(error, ArbiterError):
+        return _one_line(str(error))
+    message = str(error)
+    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", message):
+        group, option = match.groups()
+        options = re.findall(r"^\t(\S+)$", message, re.MULTILINE)
+        return f"{group}={option}: no such option; there are {', '.join(options) or 'none'}"
+    if match := re.search(r"Could not override '([^']+)'", message):
+        return _unknown_key(match[1], error)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _wrong_value(cause, message)
+    return _one_line(message)
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _given(key: str, message: str) -> str:
+    """The value that was given for a key, read from Hydra's message."""
+    match = re.search(r"override \+*" + re.escape(key) + r"=(.*)", message)
+    return match[1] if match else "?"
+
+
+def _unknown_key(key: str, error: Exception) -> str:
+    parent, _, name = key.rpartition(".")
+    cause = error.__cause__
+    names = []
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        names = [str(n) for n in cause.parent_node]
+    close = difflib.get_close_matches(str(getattr(cause, "key", None) or name), names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    where = f"{parent} has" if parent else "there are"
+    known = f"{hint}{where} {', '.join(names)}" if names else "--cfg job prints all keys"
+    return f"{key}: no such key; {known}"
+
+
+def _wrong_value(cause: OmegaConfBaseException, message: str) -> str:
+    key = str(cause.full_key)
+    name = key.rsplit(".", 1)[-1].split("[")[0]
+    owner = cause.object_type
+    fields = getattr(owner, "__dataclass_fields__", {})
+    allowed = f"must be {describe_allowed(owner, name)}" if name in fields else cause.msg
+    return _one_line(f"{key}={_given(key, message)}: {allowed}")

@@ -1,0 +1,53 @@
+"""Answer one question with a trained model; --help shows how."""
+
+from __future__ import annotations
+
+import sys
+
+from omegaconf import DictConfig
+
+from arbiter.config import instantiate
+from arbiter.console import console
+from arbiter.engine import Arbiter, Decision
+from experiments.app import quote_free_text, run_app
+from experiments.schema import DecideConfig
+
+FREE_TEXT = ("run", "question", "context", "image")
+
+
+def main(composed: DictConfig) -> None:
+    """Load, decide, print."""
+    config: DecideConfig = instantiate(composed)
+    arbiter = Arbiter.load(config.run, config.device)
+    decision = arbiter.decide(
+        config.question,
+        config.candidates,
+        context=config.context,
+        image=config.image,
+        alpha=config.alpha,
+    )
+    for line in lines(decision, config.candidates):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def lines(decision: Decision, candidates: list[str]) -> list[str]:
+    """A decision for a person to read."""
+    ranked = sorted(zip(decision.probabilities, candidates, strict=True), reverse=True)
+    width = max(map(len, candidates))
+    chosen = "none: the model is not calibrated"
+    if decision.prediction_set is not None:
+        chosen = f"{{{', '.join(decision.prediction_set)}}} at {decision.coverage:.0%} coverage"
+    return [
+        f"choice          {decision.choice}",
+        *(f"  {name:<{width}}  {p:7.2%}" for p, name in ranked),
+        f"prediction set  {chosen}",
+        f"escalate        {'yes: ' + '; '.join(decision.reasons) if decision.escalate else 'no'}",
+        f"entropy         {decision.entropy:.4f} nats",
+        f"read            {', '.join(decision.modalities) or 'text only'}",
+        f"time            {decision.seconds * 1000:.0f} ms",
+    ]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = quote_free_text(sys.argv[1:], FREE_TEXT)
+    run_app(main, "decide")

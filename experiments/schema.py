@@ -1,0 +1,71 @@
+"""What each app's configuration may hold, and its registration with Hydra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from arbiter.config import option
+from arbiter.datasets.easy_vqa import EasyVQAConfig
+from arbiter.datasets.mix import DatasetConfig
+from arbiter.encoders.raw import RawEncoderConfig
+from arbiter.hardware.device import HardwareConfig
+from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.training.objective import ObjectiveConfig
+from arbiter.training.optimizers import AdamWConfig
+from arbiter.training.schedules import ScheduleConfig
+
+
+@dataclass
+class PathsConfig:
+    """Folders shared by runs."""
+
+    features: str = option("outputs/features", help="The feature store.")
+
+
+@dataclass
+class LoggingConfig:
+    """What is written while training."""
+
+    every_steps: int = option(50, help="Optimizer steps between step events.", low=1)
+
+
+@dataclass
+class TrainConfig:
+    """`python -m experiments.train`. Groups typed Any are plug points with schemas of their own."""
+
+    seed: int = option(0, help="Every random stream of a run is derived from it.", low=0)
+    paths: PathsConfig = option(PathsConfig(), help="Folders.")
+    logging: LoggingConfig = option(LoggingConfig(), help="Logging.")
+    encoder: Any = option(help="Frozen perception.")
+    architecture: ArchitectureConfig = option(ArchitectureConfig(), help="The fusion model.")
+    dataset: DatasetConfig = option(DatasetConfig(), help="The mix of sources.")
+    objective: ObjectiveConfig = option(ObjectiveConfig(), help="Losses.")
+    optimizer: Any = option(help="The optimizer.")
+    schedule: ScheduleConfig = option(ScheduleConfig(), help="Epochs, batch, learning rate.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+
+
+@dataclass
+class DecideConfig:
+    """`python -m experiments.decide`."""
+
+    run: str = option(help="A run directory or a model directory.")
+    question: str = option(help="The question.")
+    candidates: list[str] = option(help="At least two candidate answers: [a,b].")
+    context: str | None = option(None, help="Text to read.")
+    image: str | None = option(None, help="Path of an image.")
+    alpha: float = option(0.1, help="Error level of the prediction set.", above=0, below=1)
+    device: str = option("cpu", help="Where the model runs.")
+
+
+def register() -> None:
+    """Make the schemas known to Hydra; `conf/` refers to them by these names."""
+    store = ConfigStore.instance()
+    store.store(name="train_schema", node=TrainConfig)
+    store.store(name="decide_schema", node=DecideConfig)
+    store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
+    store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
+    store.store(group="schema/source", name="easy_vqa", node=EasyVQAConfig)

@@ -1,0 +1,148 @@
+"""Train one decision model: python -m experiments.train [overrides].
+
+Samples -> features -> model -> training -> calibration -> test -> run directory, in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from arbiter.calibration.calibration import calibrate
+from arbiter.config import build, instantiate
+from arbiter.console import console
+from arbiter.datasets.mix import load_mix
+from arbiter.features.augment import Augmenter
+from arbiter.features.dataset import index_samples
+from arbiter.features.store import FeatureStore
+from arbiter.files import new_directory, write_json_atomic
+from arbiter.hardware.device import resolve_device
+from arbiter.hardware.telemetry import describe
+from arbiter.model.card import model_card
+from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
+from arbiter.model.files import save_model
+from arbiter.model.predict import predict, softmax
+from arbiter.provenance import git_revision, versions
+from arbiter.seeds import derive_seed
+from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
+from arbiter.training.run_directory import RunDirectory
+from arbiter.training.trainer import Trainer
+from experiments.app import run_app
+from experiments.schema import TrainConfig
+
+log = logging.getLogger(__name__)
+
+
+def main(composed: DictConfig) -> float:
+    """One run; returns the best validation accuracy, which sweepers maximise."""
+    with RunDirectory(Path(HydraConfig.get().runtime.output_dir)) as run:
+        best = train(instantiate(composed), run)
+    console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
+    return best
+
+
+def train(config: TrainConfig, run: RunDirectory) -> float:
+    """The whole chain, from samples to a calibrated model in `run`."""
+    device = resolve_device(config.hardware.device)
+    if config.hardware.num_threads:
+        torch.set_num_threads(config.hardware.num_threads)
+    machine = describe(device)
+    log.info("device %s (%s), %d threads", device, machine["name"], machine["threads"])
+
+    # Samples
+    samples = load_mix(config.dataset, config.seed)
+    sizes = {split: len(part) for split, part in samples.items()}
+    log.info("samples: %s", ", ".join(f"{n} {split}" for split, n in sizes.items()))
+
+    # Features
+    encoder = build(config.encoder)
+    store = FeatureStore(
+        Path(config.paths.features), encoder, config.hardware.encoder_batch_size, FeatureProgress()
+    )
+    data = index_samples(samples, store, encoder.spec)
+    kinds = sorted(data["train"].tables)
+    fingerprint = store.fingerprint(kinds)
+
+    # Model
+    torch.manual_seed(derive_seed(config.seed, "weights"))
+    inputs = inputs_for(samples["train"], encoder.spec)
+    dispatch = config.hardware.moe_dispatch
+    model = DecisionModel(config.architecture, encoder.spec, inputs, dispatch).to(device)
+    parameters = {**count_parameters(model), "frozen": encoder.num_parameters}
+    log.info("model: %s trainable parameters, reads %s", f"{parameters['trainable']:,}", inputs)
+
+    # Training
+    augment = config.dataset.augment
+    augmenter = Augmenter(augment.horizontal_flip, augment.shift_patches, encoder.spec)
+    trainer = Trainer(
+        model, data["train"], data["val"], augmenter,
+        config.objective, config.optimizer, config.schedule, config.hardware,
+        config.seed, config.logging.every_steps,
+    )  # fmt: skip
+    identity = {
+        "seed": config.seed,
+        "git_revision": git_revision(),
+        "versions": versions(),
+        "machine": machine,
+        "feature_fingerprint": fingerprint,
+        "parameters": parameters,
+        "samples": sizes,
+    }
+    run.log("run", **identity)
+    started = time.perf_counter()
+    best = trainer.fit(run)
+    train_seconds = time.perf_counter() - started
+
+    # Calibration, then the official test once, both through the path that `decide` takes
+    def scores(split: str, with_media: bool = True):
+        size, ahead = config.hardware.eval_batch_size, config.hardware.prefetch_batches
+        return predict(model, data[split], size, device, ahead, with_media)
+
+    calibration = calibrate(scores("calibration"), samples["calibration"])
+    test = {}
+    if samples["test"]:
+        seen, blind = scores("test"), scores("test", with_media=False)
+        test = evaluate_by_source(
+            samples["test"],
+            softmax(seen.logits, seen.mask, calibration.temperature),
+            softmax(blind.logits, blind.mask, calibration.temperature),
+            MajorityBaseline(samples["train"]),
+        )
+        for line in table(test):
+            log.info("%s", line)
+
+    # Run directory
+    summary = {
+        "status": "finished",
+        **identity,
+        "train_seconds": train_seconds,
+        "best_epoch": best.epoch,
+        "weights": "last" if best.epoch == config.schedule.epochs else "best",
+        "validation": {"accuracy": best.accuracy, "loss": best.loss},
+        "calibration": {"samples": calibration.samples, "temperature": calibration.temperature},
+        "test": test,
+    }
+    with new_directory(run.model) as directory:
+        save_model(directory, model, config.encoder, {kind: store.codecs(kind) for kind in kinds})
+        write_json_atomic(directory / "calibration.json", calibration.to_dict())
+        (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
+    run.write_summary(summary)
+    run.log("final", **summary)
+    return best.accuracy
+
+
+class FeatureProgress:
+    """Shows a feature build as one progress bar per content kind."""
+
+    def __call__(self, kind: str, done: int, total: int) -> None:
+        """Report that `done` of `total` contents are encoded."""
+        log.info("features: %d of %d %s contents encoded", done, total, kind)
+
+
+if __name__ == "__main__":
+    run_app(main, "train")
