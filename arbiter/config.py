@@ -122,6 +122,8 @@ def validate(config: Any) -> None:
             if not _in_range(value, field.metadata):
                 raise ConfigError(name, value, f"must be {describe_allowed(type(config), name)}")
     if dataclasses.is_dataclass(config):
+        if hasattr(config, "_target_"):
+            locate(config._target_)
         # `+key=value` gets past Hydra's own check of names.
         unknown = sorted(vars(config).keys() - {f.name for f in dataclasses.fields(config)})
         if unknown:

@@ -30,8 +30,6 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
     Bugs keep their traceback, and so does everything when HYDRA_FULL_ERROR is set.
     """
     show_all = "HYDRA_FULL_ERROR" in os.environ
-    # Hydra would print several lines of its own; with this it raises, and the line is made here.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     schema.register()
     mistakes: list[ArbiterError] = []
 
@@ -45,6 +43,8 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
             mistakes.append(error)
             return None
 
+    # Hydra would print several lines of its own; with this it raises, and the line is made here.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
         if mistakes:
@@ -54,6 +54,9 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        if not show_all:
+            del os.environ["HYDRA_FULL_ERROR"]
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:

@@ -119,14 +119,16 @@ class MixtureOfExperts(nn.Module):
         order = experts_Nk.flatten().argsort(stable=True)
         counts_E = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=(0, 1))
         # A permutation of one row per choice: its backward has no colliding writes, so results do
-        # not depend on the order in which threads add.
-        # (index_select, not indexing: its backward is several times faster.)
-        rows = x_NH[:, None].expand(tokens, k, -1).reshape(tokens * k, -1).index_select(0, order)
+        # not depend on the order in which threads add. The backward of index_select is several
+        # times faster than that of indexing.
+        rows = x_NH[:, None].expand(-1, k, -1).flatten(0, 1).index_select(0, order)
         hidden = F.gelu(grouped_matmul(rows, self.w_in_EHF.to(rows.dtype), counts_E))
         out = grouped_matmul(hidden, self.w_out_EFH.to(rows.dtype), counts_E)
         inverse = torch.empty_like(order)
         inverse[order] = torch.arange(len(order), device=order.device)
-        return (out.index_select(0, inverse).view(tokens, k, -1) * gates_Nk[..., None]).sum(dim=1)
+        return (out.index_select(0, inverse).unflatten(0, (tokens, k)) * gates_Nk[..., None]).sum(
+            dim=1
+        )
 
     def _routed_dense(
         self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
