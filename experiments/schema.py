@@ -61,11 +61,22 @@ class DecideConfig:
     device: str = option("cpu", help="Where the model runs.")
 
 
+@dataclass
+class BenchConfig:
+    """`python -m experiments.bench`."""
+
+    group: str = option(
+        "all", help="What is timed.", choices=("all", "moe", "attention", "batch", "codec")
+    )
+    repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
     store.store(group="schema/source", name="easy_vqa", node=EasyVQAConfig)
