@@ -49,5 +49,9 @@ class RunError(ArbiterError):
     """A run directory is missing something, is in use, or cannot be gone on with."""
 
 
+class RunInterrupted(RunError):
+    """A run was asked to stop, and can be gone on with."""
+
+
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""

@@ -18,10 +18,12 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.config import describe_allowed
-from arbiter.errors import ArbiterError
+from arbiter.errors import ArbiterError, RunInterrupted
 from experiments import schema
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
+INTERRUPTED = 75
+"""Exit status of a run that was stopped and can be gone on with (EX_TEMPFAIL of sysexits.h)."""
 
 
 def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> None:
@@ -52,6 +54,9 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
     except (ArbiterError, HydraException, OmegaConfBaseException) as error:
         if show_all:
             raise
+        if isinstance(error, RunInterrupted):
+            print(explain(error), file=sys.stderr)
+            sys.exit(INTERRUPTED)
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(1)
     finally:

@@ -13,6 +13,8 @@ from arbiter.datasets.mix import DatasetConfig
 from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.training.checkpoint import CheckpointConfig
+from arbiter.training.guards import GuardsConfig
 from arbiter.training.objective import ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
 from arbiter.training.schedules import ScheduleConfig
@@ -36,9 +38,14 @@ class LoggingConfig:
 class TrainConfig:
     """`python -m experiments.train`. Groups typed Any are plug points with schemas of their own."""
 
+    resume: str | None = option(
+        None, help="A run directory to go on with; auto goes on in hydra.run.dir if it holds one."
+    )
     seed: int = option(0, help="Every random stream of a run is derived from it.", low=0)
     paths: PathsConfig = option(PathsConfig(), help="Folders.")
     logging: LoggingConfig = option(LoggingConfig(), help="Logging.")
+    checkpoint: CheckpointConfig = option(CheckpointConfig(), help="Resume states.")
+    guards: GuardsConfig = option(GuardsConfig(), help="Numbers that go wrong.")
     encoder: Any = option(help="Frozen perception.")
     architecture: ArchitectureConfig = option(ArchitectureConfig(), help="The fusion model.")
     dataset: DatasetConfig = option(DatasetConfig(), help="The mix of sources.")

@@ -6,12 +6,13 @@ Samples -> features -> model -> training -> calibration -> test -> run directory
 from __future__ import annotations
 
 import logging
-import time
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from arbiter.calibration.calibration import calibrate
 from arbiter.config import build, instantiate
@@ -30,10 +31,14 @@ from arbiter.model.predict import predict, softmax
 from arbiter.provenance import git_revision, versions
 from arbiter.report import choose_gallery, write_report
 from arbiter.seeds import derive_seed
+from arbiter.training.checkpoint import State
 from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
+from arbiter.training.interruption import Interruption
+from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
-from arbiter.training.trainer import Trainer
-from experiments.app import run_app
+from arbiter.training.trainer import Settings, Trainer
+from experiments.app import quote_free_text, run_app
+from experiments.resume import overridden_keys, resume_arguments
 from experiments.schema import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -42,13 +47,25 @@ log = logging.getLogger(__name__)
 def main(composed: DictConfig) -> float:
     """One run; returns the best validation accuracy, which sweepers maximise."""
     with RunDirectory(Path(HydraConfig.get().runtime.output_dir)) as run:
-        best = train(instantiate(composed), run)
+        if composed.resume == "auto" and run.finished:
+            console.print(f"already finished: {run.path}", markup=False, soft_wrap=True)
+            return run.read_summary()["validation"]["accuracy"]
+        config: TrainConfig = instantiate(composed)
+        state = find_state(run, config.resume)
+        if state is not None:
+            for key, value in settled_values(state, asdict(config), overridden_keys()).items():
+                OmegaConf.update(composed, key, value)
+            config = instantiate(composed)
+        with Interruption(config.checkpoint.max_minutes) as interruption:
+            best = train(config, run, state, interruption)
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
     return best
 
 
-def train(config: TrainConfig, run: RunDirectory) -> float:
-    """The whole chain, from samples to a calibrated model in `run`."""
+def train(
+    config: TrainConfig, run: RunDirectory, state: State | None, interruption: Interruption
+) -> float:
+    """The whole chain, from samples to a calibrated model in `run`, going on from `state`."""
     device = resolve_device(config.hardware.device)
     if config.hardware.num_threads:
         torch.set_num_threads(config.hardware.num_threads)
@@ -80,11 +97,11 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
     # Training
     augment = config.dataset.augment
     augmenter = Augmenter(augment.horizontal_flip, augment.shift_patches, encoder.spec)
-    trainer = Trainer(
-        model, data["train"], data["val"], augmenter,
-        config.objective, config.optimizer, config.schedule, config.hardware,
-        config.seed, config.logging.every_steps,
+    settings = Settings(
+        config.seed, config.objective, config.optimizer, config.schedule, config.hardware,
+        config.checkpoint, config.guards, config.logging.every_steps,
     )  # fmt: skip
+    trainer = Trainer(model, data["train"], data["val"], augmenter, settings, asdict(config))
     identity = {
         "seed": config.seed,
         "git_revision": git_revision(),
@@ -94,10 +111,13 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         "parameters": parameters,
         "samples": sizes,
     }
-    run.log("run", **identity)
-    started = time.perf_counter()
-    best = trainer.fit(run)
-    train_seconds = time.perf_counter() - started
+    if state is None:
+        run.rewind_metrics(0)
+        run.log("run", **identity)
+    else:
+        trainer.restore(state, run)
+        log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
+    best = trainer.fit(run, interruption)
 
     # Calibration, then the official test once, both through the path that `decide` takes
     def scores(split: str, with_media: bool = True):
@@ -124,9 +144,9 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
     summary = {
         "status": "finished",
         **identity,
-        "train_seconds": train_seconds,
+        "train_seconds": trainer.seconds,
         "best_epoch": best.epoch,
-        "weights": "last" if best.epoch == config.schedule.epochs else "best",
+        "weights": best.kind,
         "validation": {"accuracy": best.accuracy, "loss": best.loss},
         "calibration": {"samples": calibration.samples, "temperature": calibration.temperature},
         "test": test,
@@ -150,4 +170,5 @@ class FeatureProgress:
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = resume_arguments(quote_free_text(sys.argv[1:], ("resume",)))
     run_app(main, "train")

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from arbiter.config import option
 from arbiter.files import manifest_problem, new_directory, write_json_atomic
 
 log = logging.getLogger(__name__)
@@ -23,12 +25,23 @@ log = logging.getLogger(__name__)
 _KEEP = 2
 
 
+@dataclass
+class CheckpointConfig:
+    """When resume states are written, beside the end of every epoch."""
+
+    every_minutes: float = option(10.0, help="Minutes between states within an epoch.", above=0)
+    every_steps: int | None = option(None, help="Optimizer steps between states as well.", low=1)
+    max_minutes: float | None = option(
+        None, help="Stop with a state after this time, to fit a queue's limit.", above=0
+    )
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that a run needs to go on.
 
     Attributes:
-        tensors: file name without suffix -> tensors by name.
+        tensors: file name without suffix -> contiguous CPU tensors by name.
         values: JSON.
     """
 
@@ -41,11 +54,41 @@ def save_state(directory: Path, step: int, state: State) -> Path:
     path = directory / f"state-{step:08d}"
     with new_directory(path) as temporary:
         for name, tensors in state.tensors.items():
-            save_file(host_copy(tensors), temporary / f"{name}.safetensors")
+            save_file(tensors, temporary / f"{name}.safetensors")
         write_json_atomic(temporary / "state.json", state.values)
     for old in list_states(directory)[:-_KEEP]:
         shutil.rmtree(old)
     return path
+
+
+class StateWriter:
+    """Writes states in a thread, one at a time, from host copies made when they are handed over.
+
+    An error of the thread is raised by the next call.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="state")
+        self._pending: Future | None = None
+
+    def submit(self, step: int, state: State) -> None:
+        """Copy the state to host memory and write it in the background."""
+        self.wait()
+        tensors = {name: host_copy(part) for name, part in state.tensors.items()}
+        copied = State(tensors, state.values)
+        self._pending = self._thread.submit(save_state, self._directory, step, copied)
+
+    def wait(self) -> None:
+        """Until the state handed over last is on disk."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Finish writing."""
+        self._thread.shutdown(wait=True)
+        self.wait()
 
 
 def list_states(directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from arbiter.errors import ArbiterError, RunError
+from arbiter.errors import ArbiterError, RunError, RunInterrupted
 from arbiter.files import write_json_atomic
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 class RunDirectory:
     """The one owner of a run directory, while the `with` block lasts.
+
+    `finished` says whether the run had finished before.
 
     status.json says `running` inside the block and `finished`, `failed` (with the error's line) or
     `interrupted` after it.
@@ -30,6 +32,8 @@ class RunDirectory:
     def __init__(self, path: Path):
         self.path = path
         self._lock = FileLock(path / ".lock")
+        status = path / "status.json"
+        self.finished = status.exists() and json.loads(status.read_text())["status"] == "finished"
 
     def __enter__(self) -> RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +54,7 @@ class RunDirectory:
         try:
             if error is None:
                 self._set_status("finished")
-            elif isinstance(error, KeyboardInterrupt):
+            elif isinstance(error, (KeyboardInterrupt, RunInterrupted)):
                 self._set_status("interrupted")
             else:
                 known = isinstance(error, ArbiterError)
@@ -78,9 +82,22 @@ class RunDirectory:
         self._metrics.write(line + "\n")
         self._metrics.flush()
 
+    def metrics_size(self) -> int:
+        """Bytes of metrics.jsonl so far."""
+        return self._metrics.tell()
+
+    def rewind_metrics(self, size: int) -> None:
+        """Cut metrics.jsonl to its first `size` bytes: what came after a state never happened."""
+        self._metrics.truncate(size)
+        self._metrics.seek(size)
+
     def write_summary(self, summary: dict) -> None:
         """Write summary.json."""
         write_json_atomic(self.path / "summary.json", summary)
+
+    def read_summary(self) -> dict:
+        """What `write_summary` wrote."""
+        return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
 
     def _set_status(self, status: str, error: str | None = None) -> None:
         value = {"status": status, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}

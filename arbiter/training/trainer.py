@@ -1,22 +1,24 @@
-"""The training loop."""
+"""The training loop.
+
+What a step does depends on (seed, step) and on the weights alone; what has been summed up so far is
+part of a resume state. A run that is stopped anywhere and gone on with is the same run.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from arbiter.calibration.metrics import entropy, summarize
 from arbiter.config import build
 from arbiter.console import ProgressBar
-from arbiter.errors import RunError
+from arbiter.errors import RunInterrupted
 from arbiter.features.augment import Augmenter
-from arbiter.features.batch import DecisionBatch, assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
@@ -24,74 +26,70 @@ from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.telemetry import rss_mb, vram_mb
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import predict
-from arbiter.seeds import derive_seed, generator
-from arbiter.training.checkpoint import State, host_copy, optimizer_tensors, save_state
+from arbiter.seeds import derive_seed
+from arbiter.training.averaging import WeightAverage
+from arbiter.training.checkpoint import (
+    CheckpointConfig,
+    State,
+    StateWriter,
+    host_copy,
+    optimizer_tensors,
+    restore_optimizer,
+)
+from arbiter.training.guards import Guard, GuardsConfig
+from arbiter.training.interruption import Interruption
 from arbiter.training.objective import ObjectiveConfig, compute_loss
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, lr_factor
+from arbiter.training.steps import MicroBatch, micro_batches
+from arbiter.training.totals import Totals
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """A part of an optimizer step."""
+class Settings:
+    """The configs that training reads, and the run's seed."""
 
-    batch: DecisionBatch
-    step: int
-    index: int
-    last: bool
-    step_questions: int
+    seed: int
+    objective: ObjectiveConfig
+    optimizer: object
+    schedule: ScheduleConfig
+    hardware: HardwareConfig
+    checkpoint: CheckpointConfig
+    guards: GuardsConfig
+    every_steps: int
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch so far, by validation accuracy, then validation loss."""
+    """The best weights so far, by validation accuracy, then validation loss.
+
+    Attributes:
+        epoch: whose end they are from; for averaged weights, the last one.
+        kind: 'last', 'best' (of an earlier epoch) or 'averaged'.
+    """
 
     epoch: int
     accuracy: float
     loss: float
     weights: dict[str, torch.Tensor]
+    kind: str = "last"
 
     def beaten_by(self, accuracy: float, loss: float) -> bool:
-        """Whether an epoch with these figures is better."""
+        """Whether weights with these figures are better."""
         return (accuracy, -loss) > (self.accuracy, -self.loss)
 
 
-class _Totals:
-    """Sums over an interval of training."""
-
-    def __init__(self) -> None:
-        self.terms: dict[str, float] = defaultdict(float)
-        self.steps = self.questions = self.correct = self.draft_correct = 0
-        self.wait_seconds = 0.0
-        self.started = time.perf_counter()
-
-    def mean(self, term: str) -> float | None:
-        """The mean of a loss term over steps; None if it was never computed."""
-        return self.terms[term] / self.steps if term in self.terms else None
-
-    @property
-    def samples_per_sec(self) -> float:
-        """Questions per second of wall-clock time."""
-        return self.questions / max(time.perf_counter() - self.started, 1e-9)
-
-    @property
-    def accuracy(self) -> float:
-        """Share of training questions answered rightly, as they were trained on."""
-        return self.correct / max(self.questions, 1)
-
-
 class Trainer:
-    """Trains a model on one dataset and selects an epoch on another.
+    """Trains a model on one dataset and selects weights on another.
 
     Args:
         model: on its device.
         train, val: datasets.
         augmenter: changes training batches.
-        objective, optimizer, schedule, hardware: their configs.
-        seed: the run's seed.
-        every_steps: optimizer steps between 'step' events.
+        settings: configs and seed.
+        config: the run's whole configuration as JSON, kept in resume states.
     """
 
     def __init__(
@@ -100,86 +98,157 @@ class Trainer:
         train: FeatureDataset,
         val: FeatureDataset,
         augmenter: Augmenter,
-        objective: ObjectiveConfig,
-        optimizer: object,
-        schedule: ScheduleConfig,
-        hardware: HardwareConfig,
-        seed: int,
-        every_steps: int,
+        settings: Settings,
+        config: dict,
     ):
         self.model, self.train, self.val = model, train, val
-        self.augmenter, self.objective, self.schedule = augmenter, objective, schedule
-        self.hardware, self.seed, self.every_steps = hardware, seed, every_steps
+        self.augmenter, self.settings, self.config = augmenter, settings, config
+        self.schedule, self.hardware, self.seed = (
+            settings.schedule,
+            settings.hardware,
+            settings.seed,
+        )
         self.device = next(model.parameters()).device
-        self.optimizer = build(optimizer, model=model)
-        self._peak_lr, self._max_grad_norm = optimizer.lr, optimizer.max_grad_norm
-        blocks = len(epoch_blocks(train, schedule.questions_per_block, seed, 1))
-        self.steps_per_epoch = math.ceil(blocks / schedule.batch_size)
-        self.total_steps = self.steps_per_epoch * schedule.epochs
+        self.optimizer = build(settings.optimizer, model=model)
+        blocks = len(epoch_blocks(train, self.schedule.questions_per_block, self.seed, 1))
+        self.steps_per_epoch = math.ceil(blocks / self.schedule.batch_size)
+        self.total_steps = self.steps_per_epoch * self.schedule.epochs
         self.step = 0
         self.best: Best | None = None
+        self.average = WeightAverage()
+        self._epoch_totals, self._window = Totals(), Totals()
+        self.guard = Guard(settings.guards)
+        self._last_state = self._started = time.monotonic()
 
-    def fit(self, run: RunDirectory) -> Best:
-        """Train all epochs; the model ends with the best epoch's weights.
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of training, in this process and earlier ones."""
+        return time.monotonic() - self._started
+
+    # ------------------------------------------------------------ the run
+
+    def fit(self, run: RunDirectory, interruption: Interruption) -> Best:
+        """Train what is left of all epochs; the model ends with the selected weights.
 
         Raises:
-            RunError: the loss or the gradient is no longer finite.
+            RunError: the gradient stays not finite.
+            RunInterrupted: the run was asked to stop; a state has been written.
         """
+        writer = StateWriter(run.resume)
         title = f"training, {self.schedule.epochs} epochs"
-        with ProgressBar(title, self.total_steps) as bar:
-            for epoch in range(1, self.schedule.epochs + 1):
-                totals = self._train_epoch(epoch, run, bar)
-                train_seconds = time.perf_counter() - totals.started
-                self._finish_epoch(epoch, totals, train_seconds, run)
+        interruption.defer(True)
+        try:
+            with ProgressBar(title, self.total_steps) as bar:
+                while self.step < self.total_steps:
+                    self._train_epoch(run, writer, interruption, bar)
+        finally:
+            interruption.defer(False)
+            writer.close()
+        self._consider_average()
+        if self.best.kind == "last" and self.best.epoch < self.schedule.epochs:
+            self.best = replace(self.best, kind="best")
         self.model.load_state_dict(self.best.weights)
         return self.best
 
-    def _train_epoch(self, epoch: int, run: RunDirectory, bar: ProgressBar) -> _Totals:
+    def restore(self, state: State, run: RunDirectory) -> None:
+        """Go on from a state."""
+        values = state.values
+        self.model.load_state_dict(state.tensors["model"])
+        restore_optimizer(self.optimizer, state.tensors["optimizer"])
+        self.step = values["step"]
+        self._started = time.monotonic() - values["seconds"]
+        if "best" in state.tensors:
+            self.best = Best(weights=state.tensors["best"], **values["best"])
+        self.average = WeightAverage(state.tensors.get("average"), values["snapshots"])
+        self._epoch_totals = Totals(values["epoch_totals"])
+        self._window = Totals(values["window"])
+        self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
+        run.rewind_metrics(values["metrics_bytes"])
+
+    def _state(self, run: RunDirectory) -> State:
+        tensors = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.optimizer),
+        }
+        values = {
+            "config": self.config,
+            "step": self.step,
+            "steps_per_epoch": self.steps_per_epoch,
+            "seconds": self.seconds,
+            "snapshots": self.average.snapshots,
+            "epoch_totals": self._epoch_totals.to_dict(),
+            "window": self._window.to_dict(),
+            "bad_steps": self.guard.bad_steps,
+            "running_loss": self.guard.running_loss,
+            "metrics_bytes": run.metrics_size(),
+        }
+        if self.best is not None:
+            tensors["best"] = self.best.weights
+            values["best"] = {k: v for k, v in vars(self.best).items() if k != "weights"}
+        if self.average.snapshots:
+            tensors["average"] = self.average.mean
+        return State(tensors, values)
+
+    def _save(self, run: RunDirectory, writer: StateWriter) -> None:
+        writer.submit(self.step, self._state(run))
+        self._last_state = time.monotonic()
+
+    # ------------------------------------------------------------ an epoch
+
+    def _train_epoch(
+        self, run: RunDirectory, writer: StateWriter, interruption: Interruption, bar: ProgressBar
+    ) -> None:
+        """The rest of the epoch that the next step belongs to."""
         self.model.train()
-        epoch_totals, window = _Totals(), _Totals()
+        epoch = self.step // self.steps_per_epoch + 1
+        epoch_ends = epoch * self.steps_per_epoch
         waiting_since = time.perf_counter()
-        for micro in prefetch(self._micro_batches(epoch), self.hardware.prefetch_batches):
+        loss = 0.0
+        work = micro_batches(
+            self.train, self.augmenter, self.schedule, self.seed, epoch,
+            epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
+        )  # fmt: skip
+        for micro in prefetch(work, self.hardware.prefetch_batches):
             waited = time.perf_counter() - waiting_since
-            terms, correct, draft_correct, questions = self._backward(micro)
-            for totals in (epoch_totals, window):
-                totals.wait_seconds += waited
-                totals.questions += questions
-                totals.correct += correct
-                totals.draft_correct += draft_correct
-                for name, value in terms.items():
-                    totals.terms[name] += value
+            terms, questions, correct = self._backward(micro)
+            loss += terms["cross_entropy"]
+            for totals in (self._epoch_totals, self._window):
+                totals.add(terms, questions, correct, waited)
             if micro.last:
-                lr, grad_norm = self._update(micro.step)
-                epoch_totals.steps += 1
-                window.steps += 1
-                bar.update(
-                    self.step,
-                    f"loss {window.mean('cross_entropy'):.3f} acc {window.accuracy:.3f} "
-                    f"{window.samples_per_sec:.0f} samples/s",
-                )
-                if self.step % self.every_steps == 0 or self.step == self.total_steps:
-                    run.log("step", **self._step_event(epoch, window, lr, grad_norm))
-                    window = _Totals()
+                lr, grad_norm = self._update(micro, loss)
+                loss = 0.0
+                self._show(bar)
+                if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
+                    run.log("step", **self._step_event(epoch, lr, grad_norm))
+                    self._window = Totals()
+                if self.step < epoch_ends:
+                    self._save_if_due(run, writer, interruption)
             waiting_since = time.perf_counter()
-        return epoch_totals
+        self._finish_epoch(epoch, run)
+        self._save(run, writer)
+        self._stop_if_asked(writer, interruption)
 
-    def _micro_batches(self, epoch: int) -> Iterator[MicroBatch]:
-        """The epoch's work in order. What is drawn depends on (seed, step) only."""
-        order = epoch_blocks(self.train, self.schedule.questions_per_block, self.seed, epoch)
-        first = (epoch - 1) * self.steps_per_epoch
-        for step, blocks in enumerate(order.split(self.schedule.batch_size), first):
-            draws = self.augmenter.draw(len(blocks), generator(self.seed, "augment", step))
-            parts = blocks.split(self.hardware.micro_batch_size)
-            for index, part in enumerate(parts):
-                start = index * self.hardware.micro_batch_size
-                batch = assemble(self.train, part)
-                if self.augmenter.active:
-                    batch = self.augmenter.apply(batch, draws[start : start + len(part)])
-                questions = int((blocks >= 0).sum())
-                yield MicroBatch(batch, step, index, index == len(parts) - 1, questions)
+    def _save_if_due(
+        self, run: RunDirectory, writer: StateWriter, interruption: Interruption
+    ) -> None:
+        checkpoint = self.settings.checkpoint
+        minutes = (time.monotonic() - self._last_state) / 60
+        by_step = checkpoint.every_steps and self.step % checkpoint.every_steps == 0
+        stop = interruption.reason is not None
+        if stop or by_step or minutes >= checkpoint.every_minutes:
+            self._save(run, writer)
+        if stop:
+            self._stop_if_asked(writer, interruption)
 
-    def _backward(self, micro: MicroBatch) -> tuple[dict[str, float], int, int, int]:
-        """Accumulate one micro-batch's gradient; its loss terms and counts of right answers."""
+    def _stop_if_asked(self, writer: StateWriter, interruption: Interruption) -> None:
+        if interruption.reason is not None and self.step < self.total_steps:
+            writer.wait()
+            raise RunInterrupted(f"interrupted at step {self.step}: {interruption.reason}")
+
+    # ------------------------------------------------------------ a step
+
+    def _backward(self, micro: MicroBatch) -> tuple[dict[str, float], int, int]:
+        """Accumulate one micro-batch's gradient; its loss terms, questions and right answers."""
         # Dropout is addressed by step, so that a resumed run draws the same numbers.
         torch.manual_seed(derive_seed(self.seed, "dropout", micro.step, micro.index))
         batch = micro.batch.to(self.device)
@@ -187,106 +256,140 @@ class Trainer:
             self.device.type, torch.bfloat16, enabled=self.hardware.precision == "bfloat16"
         ):
             output = self.model(batch)
-        loss = compute_loss(self.objective, output, batch, micro.step_questions)
+        loss = compute_loss(self.settings.objective, output, batch, micro.step_questions)
         loss.total.backward()
         right = (output.logits.argmax(-1) == batch.answer) & batch.question_mask
-        draft_right = (output.draft_logits.argmax(-1) == batch.answer) & batch.question_mask
+        # One transfer for all figures: each would be a device synchronisation of its own.
         figures = torch.stack(
-            [*loss.terms.values(), right.sum(), draft_right.sum(), batch.question_mask.sum()]
+            [*loss.terms.values(), right.sum(), batch.question_mask.sum()]
         ).tolist()
         terms = dict(zip(loss.terms, figures, strict=False))
-        return terms, *map(int, figures[-3:])
+        return terms, int(figures[-1]), int(figures[-2])
 
-    def _update(self, step: int) -> tuple[float, float]:
-        """One optimizer step; the learning rate and the gradient's norm before clipping."""
-        grad_norm = float(
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
-        )
-        if not math.isfinite(grad_norm):
-            raise RunError(
-                f"training: the gradient is not finite at step {step}; lower optimizer.lr "
-                f"(now {self._peak_lr:g}) or raise schedule.warmup_steps"
-            )
-        lr = self._peak_lr * lr_factor(self.schedule, step, self.total_steps)
+    def _update(self, micro: MicroBatch, loss: float) -> tuple[float, float | None]:
+        """One optimizer step; the learning rate and the gradient's norm before clipping.
+
+        A gradient that is not finite is dropped, and the step with it.
+        """
+        config = self.settings.optimizer
+        lr = config.lr * lr_factor(self.schedule, micro.step, self.steps_per_epoch)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
+        if self.guard.allows(micro.step, loss, norm, self._sample_names(micro)):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
-        self.step = step + 1
-        return lr, grad_norm
+        self.step = micro.step + 1
+        self._epoch_totals.steps += 1
+        self._window.steps += 1
+        return lr, norm if math.isfinite(norm) else None
 
-    def _step_event(self, epoch: int, window: _Totals, lr: float, grad_norm: float) -> dict:
+    def _sample_names(self, micro: MicroBatch) -> str:
+        """The first samples of a micro-batch, for messages."""
+        chosen = micro.batch.sample[micro.batch.sample >= 0][:4].tolist()
+        samples = [self.train.samples[i] for i in chosen]
+        return ", ".join(f"{s.source} {s.id}" for s in samples) + ", ..."
+
+    # ------------------------------------------------------------ figures
+
+    def _show(self, bar: ProgressBar) -> None:
+        window = self._window
+        loss = window.mean("cross_entropy")
+        bar.update(
+            self.step,
+            f"loss {loss:.3f} acc {window.accuracy:.3f} {window.samples_per_sec:.0f} samples/s",
+        )
+
+    def _step_event(self, epoch: int, lr: float, grad_norm: float | None) -> dict:
+        window = self._window
         loads = torch.stack([layer.moe.load for layer in self.model.layers]).cpu()
         load_entropy = float(-(loads * loads.clamp(min=1e-12).log()).sum(dim=-1).mean())
-        elapsed = time.perf_counter() - window.started
         return {
             "step": self.step,
             "epoch": epoch,
             "lr": lr,
-            **{name: window.mean(name) for name in window.terms},
+            **{name: _finite(window.mean(name)) for name in window.terms},
             "train_acc": window.accuracy,
             "grad_norm": grad_norm,
             "samples_per_sec": window.samples_per_sec,
-            "data_wait_share": window.wait_seconds / elapsed,
+            "data_wait_share": window.wait_seconds / window.seconds,
             "expert_load_entropy": load_entropy,
             "least_loaded_share": float(loads.min()),
             "rss_mb": rss_mb(),
             "vram_mb": vram_mb(self.device),
         }
 
-    def _finish_epoch(
-        self, epoch: int, totals: _Totals, train_seconds: float, run: RunDirectory
-    ) -> None:
-        """Validate, keep the best weights, log, and write a resume state."""
-        started = time.perf_counter()
+    def _validate(self) -> tuple[dict, dict]:
+        """Figures of the model as it is on the validation split: all, and those of the draft."""
         predictions = predict(
             self.model, self.val, self.hardware.eval_batch_size, self.device,
             self.hardware.prefetch_batches,
         )  # fmt: skip
-        scores = summarize(predictions.probabilities, predictions.answer)
-        accuracy, loss = scores["accuracy"], scores["nll"]
+        # Weights that are not finite give probabilities that are not; they count as zero.
+        probabilities = np.nan_to_num(predictions.probabilities)
+        figures = summarize(probabilities, predictions.answer)
+        figures["entropy"] = float(entropy(probabilities).mean())
+        draft = (predictions.draft_logits.argmax(-1) == predictions.answer).mean()
+        return figures, {"draft_acc": float(draft)}
+
+    def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
+        """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
+        totals, self._epoch_totals = self._epoch_totals, Totals()
+        train_seconds = totals.seconds
+        started = time.perf_counter()
+        figures, draft = self._validate()
+        accuracy, loss = figures["accuracy"], figures["nll"]
         if self.best is None or self.best.beaten_by(accuracy, loss):
             self.best = Best(epoch, accuracy, loss, host_copy(self.model.state_dict()))
-        draft = (predictions.draft_logits.argmax(-1) == predictions.answer).mean()
+        start = self.schedule.swa.start_epoch
+        if start is not None and epoch >= start:
+            self.average.add(self.model.state_dict())
         event = {
             "epoch": epoch,
             "step": self.step,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "train_loss": totals.mean("cross_entropy"),
+            "train_loss": _finite(totals.mean("cross_entropy")),
             "train_acc": totals.accuracy,
             "val_loss": loss,
             "val_acc": accuracy,
-            "entropy": float(entropy(predictions.probabilities).mean()),
-            "margin_loss": totals.mean("margin_loss"),
-            "balance_loss": totals.mean("balance_loss"),
-            "draft_loss": totals.mean("draft_loss"),
-            "distillation_loss": totals.mean("distillation_loss"),
-            "draft_acc": float(draft),
+            "entropy": figures["entropy"],
+            "margin_loss": _finite(totals.mean("margin_loss")),
+            "balance_loss": _finite(totals.mean("balance_loss")),
+            "draft_loss": _finite(totals.mean("draft_loss")),
+            "distillation_loss": _finite(totals.mean("distillation_loss")),
+            **draft,
             "best_epoch": self.best.epoch,
             "samples_per_sec": totals.questions / train_seconds,
             "train_seconds": train_seconds,
             "eval_seconds": time.perf_counter() - started,
             "rss_mb": rss_mb(),
             "vram_mb": vram_mb(self.device),
-            "swa_snapshots": 0,
+            "swa_snapshots": self.average.snapshots,
         }
         run.log("epoch", **event)
         log.info(
             "epoch %d/%d  train loss %.4f acc %.4f  val loss %.4f acc %.4f  draft %.4f  "
             "%.0f samples/s",
-            epoch, self.schedule.epochs, event["train_loss"], totals.accuracy, loss, accuracy,
-            draft, event["samples_per_sec"],
+            epoch, self.schedule.epochs, totals.mean("cross_entropy"), totals.accuracy, loss,
+            accuracy, draft["draft_acc"], event["samples_per_sec"],
         )  # fmt: skip
-        save_state(run.resume, self.step, self._state(epoch))
 
-    def _state(self, epoch: int) -> State:
-        best = {key: value for key, value in asdict(self.best).items() if key != "weights"}
-        return State(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": optimizer_tensors(self.optimizer),
-                "best": self.best.weights,
-            },
-            {"epoch": epoch, "step": self.step, "seed": self.seed, "best": best},
-        )
+    def _consider_average(self) -> None:
+        """Evaluate the averaged weights; they win if they are at least as good on validation."""
+        if not self.average.snapshots:
+            return
+        self.model.load_state_dict(self.average.mean)
+        figures, _ = self._validate()
+        accuracy, loss = figures["accuracy"], figures["nll"]
+        log.info(
+            "average of %d snapshots  val loss %.4f acc %.4f",
+            self.average.snapshots, loss, accuracy,
+        )  # fmt: skip
+        if (accuracy, -loss) >= (self.best.accuracy, -self.best.loss):
+            self.best = Best(self.schedule.epochs, accuracy, loss, self.average.mean, "averaged")
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN: a mean that met one is null."""
+    return value if value is not None and math.isfinite(value) else None

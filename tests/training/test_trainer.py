@@ -1,40 +1,52 @@
 """Training itself: it learns, and the hardware profile does not change what."""
 
+import contextlib
 import json
 
 import pytest
 import torch
 
-from arbiter.errors import RunError
+from arbiter.errors import RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
 from arbiter.hardware.device import HardwareConfig
+from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
+from arbiter.training.guards import GuardsConfig
+from arbiter.training.interruption import Interruption
 from arbiter.training.objective import MarginConfig, ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
 from arbiter.training.run_directory import RunDirectory
-from arbiter.training.schedules import ScheduleConfig
-from arbiter.training.trainer import Trainer
+from arbiter.training.schedules import ScheduleConfig, SWAConfig
+from arbiter.training.trainer import Settings, Trainer
 from tests.conftest import make_model
 
 
-def run(dataset, encoder, path, epochs=6, lr=5e-3, **hardware):
+def make_trainer(dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, **hardware):
     profile = HardwareConfig(device="cpu", **hardware)
-    model = make_model(dataset, encoder, profile.moe_dispatch)
-    trainer = Trainer(
-        model,
-        dataset,
-        dataset,
-        Augmenter(True, 1, encoder.spec),
-        ObjectiveConfig(margin=MarginConfig(weight=0.2)),
-        AdamWConfig(lr=lr),
-        ScheduleConfig(epochs=epochs, batch_size=6, questions_per_block=2, warmup_steps=3),
-        profile,
+    settings = Settings(
         seed=0,
+        objective=ObjectiveConfig(margin=MarginConfig(weight=0.2)),
+        optimizer=AdamWConfig(lr=lr),
+        schedule=ScheduleConfig(
+            epochs=epochs, batch_size=3, questions_per_block=2, warmup_steps=3, **(schedule or {})
+        ),
+        hardware=profile,
+        checkpoint=CheckpointConfig(**(checkpoint or {})),
+        guards=GuardsConfig(max_bad_steps=3),
         every_steps=1,
     )
+    model = make_model(dataset, encoder, profile.moe_dispatch)
+    return Trainer(model, dataset, dataset, Augmenter(True, 1, encoder.spec), settings, {})
+
+
+def run(dataset, encoder, path, **options):
+    trainer = make_trainer(dataset, encoder, **options)
     with RunDirectory(path) as directory:
-        best = trainer.fit(directory)
-    events = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return trainer, best, events
+        best = trainer.fit(directory, Interruption())
+    return trainer, best, read_events(path)
+
+
+def read_events(path) -> list[dict]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
 def losses(events) -> torch.Tensor:
@@ -42,7 +54,7 @@ def losses(events) -> torch.Tensor:
 
 
 def test_it_learns_by_heart(dataset, encoder, tmp_path):
-    _, best, events = run(dataset, encoder, tmp_path, epochs=30)
+    _, best, events = run(dataset, encoder, tmp_path, epochs=60)
     epochs = [e for e in events if e["event"] == "epoch"]
     assert epochs[0]["val_acc"] < 0.9
     assert best.accuracy == max(e["val_acc"] for e in epochs) == 1.0
@@ -78,10 +90,112 @@ def test_the_best_epochs_weights_are_kept(dataset, encoder, tmp_path):
         assert torch.equal(tensor, best.weights[name])
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run(dataset, encoder, tmp_path):
-    with pytest.raises(RunError, match=r"lower optimizer\.lr"):
+def test_gradients_that_stay_not_finite_stop_the_run(dataset, encoder, tmp_path, caplog):
+    with pytest.raises(RunError, match=r"3 steps in a row .* lower optimizer\.lr"):
         run(dataset, encoder, tmp_path, lr=1e30)
     assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
+    assert "no finite gradient; skipped; samples squares" in caplog.text
+
+
+def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path):
+    trainer = make_trainer(dataset, encoder, epochs=2)
+    backward = trainer._backward
+    before, after = [], []
+
+    def poisoned(micro):
+        result = backward(micro)
+        if micro.step == 1:
+            before.append({n: p.clone() for n, p in trainer.model.named_parameters()})
+            next(trainer.model.parameters()).grad.fill_(float("nan"))
+        elif micro.step == 2:
+            after.append({n: p.clone() for n, p in trainer.model.named_parameters()})
+        return result
+
+    trainer._backward = poisoned
+    with RunDirectory(tmp_path) as directory:
+        trainer.fit(directory, Interruption())
+    for name, parameter in before[0].items():
+        assert torch.equal(parameter, after[0][name]), name
+    steps = [e for e in read_events(tmp_path) if e["event"] == "step"]
+    assert steps[1]["grad_norm"] is None and steps[2]["grad_norm"] > 0
+
+
+def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, encoder, tmp_path):
+    trainer = make_trainer(
+        dataset, encoder, epochs=4, schedule={"swa": SWAConfig(start_epoch=3, lr_factor=0.5)}
+    )
+    snapshots, finish = [], trainer._finish_epoch
+
+    def keep(epoch, run):
+        snapshots.append({n: t.double().clone() for n, t in trainer.model.state_dict().items()})
+        finish(epoch, run)
+
+    trainer._finish_epoch = keep
+    with RunDirectory(tmp_path) as directory:
+        best = trainer.fit(directory, Interruption())
+    for name, mean in trainer.average.mean.items():
+        expected = (snapshots[2][name] + snapshots[3][name]) / 2
+        torch.testing.assert_close(mean.double(), expected, atol=1e-6, rtol=1e-5)
+    epochs = [e for e in read_events(tmp_path) if e["event"] == "epoch"]
+    assert [e["swa_snapshots"] for e in epochs] == [0, 0, 1, 2]
+    assert best.accuracy >= max(e["val_acc"] for e in epochs)
+    assert best.kind in ("averaged", "last", "best")
+
+
+WALL_CLOCK = {"samples_per_sec", "data_wait_share", "train_seconds", "eval_seconds", "rss_mb"}
+
+
+def without_clock(events: list[dict]) -> list[dict]:
+    return [{k: v for k, v in event.items() if k not in WALL_CLOCK} for event in events]
+
+
+@pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14]], ids=str)
+def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
+    """Stopped after any step, within an epoch or at its end, with averaging and dropout."""
+    options = {"epochs": 4, "schedule": {"swa": SWAConfig(start_epoch=2)}}
+    straight, best, events = run(dataset, encoder, tmp_path / "a", **options)
+    assert straight.steps_per_epoch == 4
+
+    class StopAfter:
+        """Asks to stop once the trainer has done a number of steps."""
+
+        def __init__(self, trainer, step):
+            self.trainer, self.step = trainer, step
+
+        def defer(self, deferred):
+            pass
+
+        @property
+        def reason(self):
+            return "test" if self.trainer.step == self.step else None
+
+    for step in [*stops, None]:
+        trainer = make_trainer(dataset, encoder, **options)
+        with contextlib.suppress(RunInterrupted), RunDirectory(tmp_path / "b") as directory:
+            state = load_newest_state(directory.resume)
+            if state is not None:
+                trainer.restore(state, directory)
+            again = trainer.fit(directory, StopAfter(trainer, step))
+    assert (again.kind, again.epoch, again.accuracy) == (best.kind, best.epoch, best.accuracy)
+    for name, tensor in straight.model.state_dict().items():
+        assert torch.equal(tensor, trainer.model.state_dict()[name]), name
+    assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+
+
+def test_states_are_written_at_the_steps_asked_for(dataset, encoder, tmp_path):
+    seen = set()
+    trainer = make_trainer(dataset, encoder, epochs=2, checkpoint={"every_steps": 3})
+    with RunDirectory(tmp_path) as directory:
+        log = directory.log
+
+        def note(event, **fields):
+            seen.update(path.name for path in directory.resume.glob("state-*"))
+            log(event, **fields)
+
+        directory.log = note
+        trainer.fit(directory, Interruption())
+        seen.update(path.name for path in directory.resume.glob("state-*"))
+    assert {"state-00000003", "state-00000004", "state-00000008"} <= seen
 
 
 def test_epoch_events_carry_what_readers_expect(dataset, encoder, tmp_path):

@@ -1,0 +1,80 @@
+"""Going on with a run: which state, and which settings may have changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from arbiter.config import from_dict
+from arbiter.errors import ConfigError, RunError
+from arbiter.training.checkpoint import State, list_states, load_newest_state
+from arbiter.training.run_directory import RunDirectory
+from arbiter.training.schedules import ScheduleConfig, may_extend
+
+FREE = ("hardware", "logging", "checkpoint", "guards", "paths", "resume")
+"""Groups and keys that do not bear on what is learned."""
+
+
+def find_state(run: RunDirectory, resume: str | None) -> State | None:
+    """The state to go on from; None for a new run.
+
+    Raises:
+        RunError: a new run would overwrite one, or no state of an old one is intact.
+    """
+    states = list_states(run.resume)
+    if resume is None:
+        if states or run.model.exists():
+            raise RunError(
+                f"{run.path}: holds a run already; give resume=auto to go on with it, or another "
+                "hydra.run.dir"
+            )
+        return None
+    state = load_newest_state(run.resume)
+    if states and state is None:
+        raise RunError(f"{run.resume}: no state there is intact; start anew in another directory")
+    return state
+
+
+def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested dicts."""
+    if isinstance(config, dict) and config:
+        for key, value in config.items():
+            yield from flatten(value, f"{prefix}{key}.")
+    else:
+        yield prefix.removesuffix("."), config
+
+
+def settled_values(state: State, composed: dict, given: Iterable[str]) -> dict[str, Any]:
+    """The saved values of keys that differ now although nobody asked for it.
+
+    Args:
+        state: of the run.
+        composed: the configuration as composed now.
+        given: keys and groups overridden now.
+
+    Returns:
+        Dotted key -> value of the run; recipes may have been edited since it began.
+
+    Raises:
+        ConfigError: an override would change what the run has learned so far.
+    """
+    saved = dict(flatten(state.values["config"]))
+    given = tuple(given)
+    settled = {}
+    for key, value in flatten(composed):
+        if key not in saved or saved[key] == value or key.split(".")[0] in FREE:
+            continue
+        if not any(key == g or key.startswith(f"{g}.") for g in given):
+            settled[key] = saved[key]
+        elif not (key == "schedule.epochs" and _extends(state, value)):
+            raise ConfigError(
+                key, value, f"the run has {key}={saved[key]}, which cannot change on resume"
+            )
+    return settled
+
+
+def _extends(state: State, epochs: int) -> bool:
+    """Whether a run may go on to more epochs without having been another run so far."""
+    schedule = from_dict(ScheduleConfig, state.values["config"]["schedule"])
+    steps, per_epoch = state.values["step"], state.values["steps_per_epoch"]
+    return epochs > schedule.epochs and may_extend(schedule, steps, per_epoch)

@@ -1,0 +1,64 @@
+"""The work of an epoch as micro-batches. What each holds depends on (seed, step) only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arbiter.features.augment import Augmenter
+from arbiter.features.batch import DecisionBatch, assemble
+from arbiter.features.dataset import FeatureDataset
+from arbiter.features.sampler import epoch_blocks
+from arbiter.seeds import generator
+from arbiter.training.schedules import ScheduleConfig
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A part of an optimizer step.
+
+    Attributes:
+        batch: on the CPU.
+        step: optimizer step of the run, from 0.
+        index: place within the step.
+        last: whether the step is complete with it.
+        step_questions: questions of the whole step.
+    """
+
+    batch: DecisionBatch
+    step: int
+    index: int
+    last: bool
+    step_questions: int
+
+
+def micro_batches(
+    train: FeatureDataset,
+    augmenter: Augmenter,
+    schedule: ScheduleConfig,
+    seed: int,
+    epoch: int,
+    first_step: int,
+    from_step: int,
+    micro_batch_size: int,
+) -> Iterator[MicroBatch]:
+    """The steps of an epoch from `from_step` on, in order.
+
+    Args:
+        epoch: from 1.
+        first_step: the run's step with which the epoch begins.
+        from_step: the first step that is still to be done.
+        micro_batch_size: blocks per micro-batch.
+    """
+    order = epoch_blocks(train, schedule.questions_per_block, seed, epoch)
+    for step, blocks in enumerate(order.split(schedule.batch_size), first_step):
+        if step < from_step:
+            continue
+        draws = augmenter.draw(len(blocks), generator(seed, "augment", step))
+        parts = blocks.split(micro_batch_size)
+        for index, part in enumerate(parts):
+            batch = assemble(train, part)
+            if augmenter.active:
+                batch = augmenter.apply(batch, draws[index * micro_batch_size :][: len(part)])
+            questions = int((blocks >= 0).sum())
+            yield MicroBatch(batch, step, index, index == len(parts) - 1, questions)

@@ -1,0 +1,60 @@
+"""Sums over an interval of training, which survive a stop."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+
+class Totals:
+    """Loss terms, right answers and time since the interval began.
+
+    `seconds` counts time in this process and in earlier ones that the interval ran in.
+    """
+
+    def __init__(self, saved: dict | None = None):
+        saved = saved or {}
+        self.terms: dict[str, float] = defaultdict(float, saved.get("terms", {}))
+        self.steps: int = saved.get("steps", 0)
+        self.questions: int = saved.get("questions", 0)
+        self.correct: int = saved.get("correct", 0)
+        self.wait_seconds: float = saved.get("wait_seconds", 0.0)
+        self._started = time.perf_counter() - saved.get("seconds", 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the interval so far."""
+        return max(time.perf_counter() - self._started, 1e-9)
+
+    def add(self, terms: dict[str, float], questions: int, correct: int, waited: float) -> None:
+        """Add one micro-batch."""
+        for name, value in terms.items():
+            self.terms[name] += value
+        self.questions += questions
+        self.correct += correct
+        self.wait_seconds += waited
+
+    def mean(self, term: str) -> float | None:
+        """The mean of a loss term over steps; None if it was never computed."""
+        return self.terms[term] / max(self.steps, 1) if term in self.terms else None
+
+    @property
+    def samples_per_sec(self) -> float:
+        """Questions per second of wall-clock time."""
+        return self.questions / self.seconds
+
+    @property
+    def accuracy(self) -> float:
+        """Share of training questions answered rightly, as they were trained on."""
+        return self.correct / max(self.questions, 1)
+
+    def to_dict(self) -> dict:
+        """As JSON, for a resume state."""
+        return {
+            "terms": dict(self.terms),
+            "steps": self.steps,
+            "questions": self.questions,
+            "correct": self.correct,
+            "wait_seconds": self.wait_seconds,
+            "seconds": self.seconds,
+        }
