@@ -1,4 +1,7 @@
-"""Decoding media references into what encoders take, and naming contents by their digest."""
+"""Decoding image references, and naming contents by their digest.
+
+Sources check their media with this, encoders read through it: both see the same pixels.
+"""
 
 from __future__ import annotations
 
