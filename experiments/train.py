@@ -92,6 +92,7 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         "feature_fingerprint": fingerprint,
         "parameters": parameters,
         "samples": sizes,
+        "sources": {name: part.to_dict() for name, part in samples.statistics.items()},
     }
     run.log("run", **identity)
     started = time.perf_counter()
