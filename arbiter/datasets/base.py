@@ -62,12 +62,14 @@ class LoadedSource:
         parts: samples by official split; `ALL` and `HELD_OUT` are dealt out by the mix.
         skipped: how many were left out, by reason, as the options ask (not damaged ones).
         illegal: a line for each one that is no legal sample; too many of them are an error.
+        damaged: a line for each one whose media cannot be decoded, as far as the source looked.
         carved_from: for a source that has no training split, the split that all samples are from.
     """
 
     parts: dict[str, list[Sample]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     illegal: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     carved_from: str | None = None
 
     def add(self, part: str, **fields: Any) -> bool:

@@ -147,7 +147,7 @@ def _checked(
     check: MediaCheck,
 ) -> _Checked:
     """Leave out samples whose media cannot be decoded, unless there are too many."""
-    samples, members, damaged = [], [], []
+    samples, members, damaged = [], [], list(loaded.damaged)
     for part, members_of_part in parts.items():
         for sample in members_of_part:
             try:
