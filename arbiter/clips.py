@@ -30,7 +30,8 @@ def load_audio(path: Path) -> np.ndarray:
     try:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
-        raise MediaError(f"{path}: not readable audio ({str(error).splitlines()[0]})") from None
+        reason = getattr(error, "error_string", str(error))
+        raise MediaError(f"{path}: not readable audio ({reason})") from None
     if not len(samples):
         raise MediaError(f"{path}: the audio is empty")
     return resample(samples.mean(axis=1), rate)
@@ -76,7 +77,7 @@ def load_video(path: Path, count: int, max_side: int) -> tuple[np.ndarray, ...]:
         import av
     except ImportError:
         raise MediaError(
-            f"{path}: reading video files needs PyAV; pip install 'arbiter[video]', "
+            f"{path}: reading video files needs PyAV; pip install av, "
             "or give the frames as a list of images"
         ) from None
     if not path.is_file():

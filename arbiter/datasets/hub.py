@@ -2,6 +2,9 @@
 
 Images are never decoded here: a row holds their encoded bytes or their path, which is what samples
 carry. Whatever goes wrong becomes one line that lists what exists.
+
+`datasets` takes a second to import, so it is imported where it is used: mixes without the hub, and
+apps that only need a config's schema, do without.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
-from datasets.exceptions import DatasetsError
-
 from arbiter.config import option
 from arbiter.datasets.base import SourceConfig
 from arbiter.errors import SourceError
 
-# What `datasets` raises for a missing file, config, split or column, a broken file and no network.
-_READ_ERRORS = (DatasetsError, OSError, ValueError, KeyError)
+
+def _read_errors() -> tuple[type[Exception], ...]:
+    """What `datasets` raises for a missing config or split, a broken file and no network."""
+    from datasets.exceptions import DatasetsError
+
+    return (DatasetsError, OSError, ValueError, KeyError)
 
 
 @dataclass
@@ -113,11 +117,13 @@ class HubSplit:
                 row = next(iterator)
             except StopIteration:
                 return
-            except _READ_ERRORS as error:
+            except _read_errors() as error:
                 raise SourceError(f"{self}: reading failed: {_first_line(error)}") from error
             yield row
 
     def _open(self, columns: Sequence[str] | None = None) -> Any:
+        import datasets
+
         location = self.location
         if location.path and not Path(location.path).is_dir():
             raise SourceError(f"{self}: no such folder; give path the folder of the copy")
@@ -131,11 +137,13 @@ class HubSplit:
                 streaming=location.streaming,
                 **options,
             )
-        except _READ_ERRORS as error:
+        except _read_errors() as error:
             raise SourceError(self._explain(error)) from error
 
     def _explain(self, error: Exception) -> str:
         """Why opening failed: a config or split that does not exist, or no way to the hub."""
+        import datasets
+
         place = self.location.path or self.location.repo
         revision = None if self.location.path else self.location.revision
         keys = "set path to a folder with a copy of the repository, or another repo"
@@ -153,7 +161,7 @@ class HubSplit:
             splits = datasets.get_dataset_split_names(place, self.config, revision=revision)
             if self.split not in splits:
                 return f"{self}: no such split; there are {', '.join(splits)}"
-        except _READ_ERRORS as second:
+        except _read_errors() as second:
             return f"{self}: {_first_line(error)} ({_first_line(second)})"
         return f"{self}: {_first_line(error)}"
 
@@ -169,6 +177,8 @@ def _undecoded(data: Any) -> Any:
 
 def _encoded(feature: Any) -> Any:
     """An image, or a list of images, left encoded; any other feature as it is."""
+    import datasets
+
     if isinstance(feature, datasets.Image):
         return datasets.Image(decode=False)
     if isinstance(feature, list) and isinstance(feature[0], datasets.Image):

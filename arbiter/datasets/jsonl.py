@@ -71,7 +71,7 @@ class Jsonl:
         for number, record in self._records():
             where = f"{self.config.path} line {number}"
             part = record.get("split", ALL)
-            if part not in SPLITS:
+            if "split" in record and part not in SPLITS:
                 raise SourceError(
                     f"{where}: split {part!r} is none of {', '.join(SPLITS)}; leave it out to "
                     "have the sample dealt out"

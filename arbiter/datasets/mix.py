@@ -153,7 +153,7 @@ def _checked(
             try:
                 keys = check.keys(sample)
             except MediaError as error:
-                damaged.append(f"{name} {sample.id}: {error}")
+                damaged.append(f"{sample.id}: {error}")
                 continue
             samples.append(sample)
             members.append(Member(f"{name}/{sample.group}", part, keys, config.split))
