@@ -8,9 +8,10 @@ answer and distractors that are real answers to questions of the same detailed t
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from arbiter.seeds import generator
 
 _QUESTION_COLUMNS = ("id", "imageId", "question", "answer", "types")
 _IMAGE_COLUMNS = ("id", "image")
+_TYPES = ("structural", "semantic", "detailed")
 
 
 @dataclass
@@ -96,31 +98,30 @@ class GQA:
             for question in asked:
                 if limit is not None and kept == limit:
                     return
-                where = f"{prefix}/{question['id']}"
+                where = f"{prefix}/{question.id}"
                 if image is None:
                     loaded.illegal.append(f"{self.name} {where}: image {row['id']} is empty")
                     continue
-                pool = questions.pool(question)
-                rng = generator(seed, self.name, question["id"])
+                rng = generator(seed, self.name, question.id)
                 candidates = draw_candidates(
-                    question["answer"], pool, self.config.num_candidates, rng
+                    question.answer, questions.pool(question), self.config.num_candidates, rng
                 )
                 if len(candidates) < 2:
                     loaded.skipped["no other answer to its type"] += 1
                     continue
                 kept += loaded.add(
                     part,
-                    question=question["question"],
+                    question=question.text,
                     candidates=candidates,
-                    answer=candidates.index(question["answer"]),
+                    answer=candidates.index(question.answer),
                     images=(image,),
                     source=self.name,
                     group=f"{prefix}/{row['id']}",
                     id=where,
                     meta={
-                        "question_type": question["types"]["structural"],
-                        "semantic": question["types"]["semantic"],
-                        "detailed": question["types"]["detailed"],
+                        "question_type": question.structural,
+                        "semantic": question.semantic,
+                        "detailed": question.detailed,
                     },
                 )
         if not joined:
@@ -134,7 +135,7 @@ class GQA:
     def _open(self, config: str, prefix: str, columns: tuple[str, ...]) -> HubSplit:
         return HubSplit(self.name, self.config, prefix.split("_")[0], columns, config)
 
-    def _draw(self, asked: list[dict], image: str, seed: int) -> list[dict]:
+    def _draw(self, asked: list[Question], image: str, seed: int) -> list[Question]:
         """At most `questions_per_image` of the questions about one image."""
         limit = self.config.questions_per_image
         if limit is None or len(asked) <= limit:
@@ -143,35 +144,42 @@ class GQA:
         return [asked[i] for i in sorted(chosen)]
 
 
+class Question(NamedTuple):
+    """One question; fields that repeat are interned, for there may be a million."""
+
+    id: str
+    text: str
+    answer: str
+    structural: str
+    semantic: str
+    detailed: str
+
+
 class Questions:
     """All questions of one config, by image, and the answers of each detailed type."""
 
     def __init__(self, split: HubSplit):
-        self._rows: list[dict] = []
-        self._by_image: dict[str, list[int]] = defaultdict(list)
+        self._by_image: dict[str, list[Question]] = defaultdict(list)
         self._pools: dict[str, Counter[str]] = defaultdict(Counter)
-        for row in self._read(split):
-            self._by_image[row["imageId"]].append(len(self._rows))
-            self._pools[row["types"]["detailed"]][row["answer"]] += 1
-            self._rows.append(row)
-
-    @staticmethod
-    def _read(split: HubSplit) -> Iterator[dict]:
         for row in split.rows():
-            if not isinstance(row["types"], dict) or "detailed" not in row["types"]:
-                raise SourceError(f"{split}: column types has no field detailed; cannot draw")
-            yield row
+            types = row["types"]
+            if not isinstance(types, dict) or not types.keys() >= {*_TYPES}:
+                raise SourceError(f"{split}: column types lacks one of {', '.join(_TYPES)}")
+            repeated = (row["question"], row["answer"], *(types[name] or "" for name in _TYPES))
+            question = Question(row["id"], *map(sys.intern, repeated))
+            self._by_image[row["imageId"]].append(question)
+            self._pools[question.detailed][question.answer] += 1
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(map(len, self._by_image.values()))
 
-    def about(self, image: str) -> list[dict]:
+    def about(self, image: str) -> list[Question]:
         """The questions about an image."""
-        return [self._rows[i] for i in self._by_image.get(image, ())]
+        return self._by_image.get(image, [])
 
-    def pool(self, question: dict) -> Counter[str]:
+    def pool(self, question: Question) -> Counter[str]:
         """How often each answer is given to questions of the same detailed type."""
-        return self._pools[question["types"]["detailed"]]
+        return self._pools[question.detailed]
 
 
 def draw_candidates(

@@ -87,6 +87,8 @@ class HubSplit:
             raise SourceError(
                 f"{self}: no column {', '.join(missing)}; there are {', '.join(present)}"
             )
+        if location.streaming and len(present) > len(self.columns):
+            self._data = self._open(self.columns)
         self.num_shards = self._data.num_shards if location.streaming else 1
 
     def __str__(self) -> str:
@@ -97,9 +99,9 @@ class HubSplit:
     def rows(
         self, columns: Sequence[str] | None = None, shard: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """All rows, or those of one shard (a file, when streaming), with `columns` only.
+        """All rows, or those of one shard (a file, when streaming), with some of the columns only.
 
-        When streaming, other columns are not even fetched.
+        When streaming, columns that were not asked for are not even fetched.
 
         Raises:
             SourceError: reading fails on the way.

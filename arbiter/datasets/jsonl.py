@@ -44,7 +44,6 @@ class JsonlConfig(SourceConfig):
         default="arbiter.datasets.jsonl.Jsonl", metadata={"help": "The source's class."}
     )
     path: str = option(help="The manifest: a file with one JSON object per line.")
-    name: str = option("jsonl", help="The name of this data in reports.")
     video_frames: int = option(8, help="Frames taken from a video file, evenly spread.", low=1)
     max_frame_side: int = option(
         448, help="Longer side in pixels that frames of a video file are reduced to.", low=16
@@ -54,9 +53,10 @@ class JsonlConfig(SourceConfig):
 class Jsonl:
     """A manifest as a source. What is wrong with a line is an error that names the line."""
 
+    name = "jsonl"
+
     def __init__(self, config: JsonlConfig):
         self.config = config
-        self.name = config.name
 
     def load(self, seed: int) -> LoadedSource:
         """Samples under the split that their line names, or under 'all'.

@@ -78,7 +78,8 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
     """Read every source and deal its samples into train, val, calibration and test.
 
     A cap applies to each official split in proportion to its size. Samples about the same picture,
-    in one source or in several, get the same group, and no group is on two sides.
+    in one source or in several, get the same group, and no group is on two sides. A sample's source
+    is the name that the mix gives it.
 
     Raises:
         SourceError: a source cannot be read, too much of it is damaged, or a split that every run
@@ -105,7 +106,7 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
             if split is None:
                 source.skipped["shared a picture with a stricter official split"] += 1
             else:
-                own[split].append(dataclasses.replace(sample, group=group))
+                own[split].append(dataclasses.replace(sample, group=group, source=name))
         for split, part in own.items():
             mix[split] += part
         mix.statistics[name] = SourceStatistics.count(own, source.skipped, source.carved_from)
