@@ -15,6 +15,9 @@ from PIL import Image, ImageOps
 from arbiter.errors import MediaError
 from arbiter.sample import ImageRef
 
+# Pillow's decoders report damaged data through any of these.
+_DAMAGED = (OSError, EOFError, ValueError, TypeError, SyntaxError, NotImplementedError)
+
 
 def load_image(ref: ImageRef) -> Image.Image:
     """Decode an image reference to RGB, upright as its EXIF orientation says.
@@ -48,8 +51,7 @@ def load_image(ref: ImageRef) -> Image.Image:
         return image.convert("RGB")
     except FileNotFoundError:
         raise MediaError(f"{name}: no such file") from None
-    # Pillow's decoders report damaged data through any of these.
-    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MediaError(f"{name}: not a readable image ({reason})") from None
 

@@ -68,7 +68,8 @@ class AI2D:
                     loaded.skipped["no picture"] += 1
                     continue
                 try:
-                    question, candidates, answer = parse_turn(text["user"], text["assistant"])
+                    user, assistant = text["user"] or "", text["assistant"] or ""
+                    question, candidates, answer = parse_turn(user, assistant)
                 except ValueError as error:
                     loaded.skipped[f"turn rejected: {error}"] += 1
                     first_rejected = first_rejected or f"row {number}: {error}"

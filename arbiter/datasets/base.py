@@ -75,10 +75,14 @@ class LoadedSource:
     def add(self, part: str, **fields: Any) -> bool:
         """Make a sample of `fields` and keep it; an illegal one is noted. True when kept."""
         try:
-            self.parts.setdefault(part, []).append(Sample(**fields))
+            sample = Sample(**fields)
         except SampleError as error:
             self.illegal.append(str(error))
             return False
+        if sample.answer is None:
+            self.illegal.append(f"{sample.source} {sample.id}: there is no answer")
+            return False
+        self.parts.setdefault(part, []).append(sample)
         return True
 
 

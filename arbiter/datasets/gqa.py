@@ -165,6 +165,11 @@ class Questions:
             types = row["types"]
             if not isinstance(types, dict) or not types.keys() >= {*_TYPES}:
                 raise SourceError(f"{split}: column types lacks one of {', '.join(_TYPES)}")
+            if row["answer"] is None:
+                raise SourceError(
+                    f"{split}: question {row['id']} has no answer; choose a split that has, as "
+                    "train_balanced, val_balanced or testdev_balanced"
+                )
             repeated = (row["question"], row["answer"], *(types[name] or "" for name in _TYPES))
             question = Question(row["id"], *map(sys.intern, repeated))
             self._by_image[row["imageId"]].append(question)

@@ -54,7 +54,7 @@ class ScienceQA:
                 loaded.add(
                     part,
                     question=row["question"],
-                    candidates=tuple(row["choices"]),
+                    candidates=tuple(row["choices"] or ()),
                     answer=row["answer"],
                     context=row["hint"] or None,
                     images=() if image is None else (image,),

@@ -99,13 +99,16 @@ class SeedBench:
         for shard in range(split.num_shards):
             rows = usable.setdefault(shard, {})
             for number, row in enumerate(split.rows(_LABEL_COLUMNS, shard)):
-                dimension = int(row["question_type_id"])
-                if row["data_type"].strip().lower() not in _FIELD_OF_TYPE:
+                dimension = str(row["question_type_id"]).strip()
+                if not dimension.isdecimal():
+                    where = f"{self.name} {row['question_id']}"
+                    loaded.illegal.append(f"{where}: question_type_id {dimension} is no number")
+                elif _kind(row["data_type"]) not in _FIELD_OF_TYPE:
                     loaded.skipped[f"data type {row['data_type']}"] += 1
-                elif dimension in excluded:
+                elif int(dimension) in excluded:
                     loaded.skipped[f"excluded question type {dimension}"] += 1
                 else:
-                    rows[number] = dimension
+                    rows[number] = int(dimension)
         return {shard: rows for shard, rows in usable.items() if rows}
 
     def _add(self, loaded: LoadedSource, row: dict) -> None:
@@ -126,7 +129,7 @@ class SeedBench:
                 question=row["question"],
                 candidates=candidates,
                 answer=_LETTERS.index(letter),
-                **{_FIELD_OF_TYPE[row["data_type"].strip().lower()]: images},
+                **{_FIELD_OF_TYPE[_kind(row["data_type"])]: images},
                 source=self.name,
                 group=hashlib.sha256(b"".join(map(_content, images))).hexdigest()[:16],
                 id=where,
@@ -138,6 +141,10 @@ class SeedBench2(SeedBench):
     """The SEED-Bench-2 source."""
 
     name = "seed_bench_2"
+
+
+def _kind(data_type: str | None) -> str:
+    return str(data_type).strip().lower()
 
 
 def _content(image: object) -> bytes:

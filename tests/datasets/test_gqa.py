@@ -147,3 +147,9 @@ def test_a_wrong_prefix_lists_the_configs(copy):
 def test_config_is_not_a_key_here():
     with pytest.raises(ConfigError, match="config=x"):
         validate(GQAConfig(config="x"))
+
+
+def test_a_split_without_answers_is_an_error(tmp_path):
+    write(tmp_path, "train_balanced", [question(0, 1, None)], [1])
+    with pytest.raises(SourceError, match="question q0 has no answer; choose a split that has"):
+        load(str(tmp_path), test=None)

@@ -80,3 +80,16 @@ def test_questions_about_one_picture_share_a_group(tmp_path):
     groups = [sample.group for sample in samples]
     assert groups[0] == groups[2]
     assert len(set(groups)) == 4
+
+
+def test_rows_without_answer_or_choices_are_noted(tmp_path):
+    rows = [row(0), row(1, answer=None), row(2, choices=None), row(3, answer=3)]
+    for split in ("train", "validation", "test"):
+        write_split(tmp_path, split, SCIENCEQA, rows if split == "train" else rows[:1])
+    loaded = ScienceQA(ScienceQAConfig(path=str(tmp_path))).load(0)
+    assert [s.id for s in loaded.parts["train"]] == ["train/0"]
+    assert [line.partition(": ")[0] for line in loaded.illegal] == [
+        "scienceqa train/1",
+        "scienceqa train/2",
+        "scienceqa train/3",
+    ]
