@@ -15,8 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from arbiter.encoders.media import load_image
 from arbiter.files import write_text_atomic
+from arbiter.media import load_image
 from arbiter.sample import Sample
 
 _BASELINES = (

@@ -8,8 +8,14 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from arbiter.config import option
+from arbiter.datasets.ai2d import AI2DConfig
 from arbiter.datasets.easy_vqa import EasyVQAConfig
+from arbiter.datasets.gqa import GQAConfig
+from arbiter.datasets.jsonl import JsonlConfig
 from arbiter.datasets.mix import DatasetConfig
+from arbiter.datasets.robotics import RoboticsConfig
+from arbiter.datasets.scienceqa import ScienceQAConfig
+from arbiter.datasets.seed_bench import SeedBench2Config, SeedBenchConfig
 from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
@@ -86,4 +92,15 @@ def register() -> None:
     store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
-    store.store(group="schema/source", name="easy_vqa", node=EasyVQAConfig)
+    sources = {
+        "ai2d": AI2DConfig,
+        "easy_vqa": EasyVQAConfig,
+        "gqa": GQAConfig,
+        "jsonl": JsonlConfig,
+        "robotics": RoboticsConfig,
+        "scienceqa": ScienceQAConfig,
+        "seed_bench": SeedBenchConfig,
+        "seed_bench_2": SeedBench2Config,
+    }
+    for name, node in sources.items():
+        store.store(group="schema/source", name=name, node=node)

@@ -110,6 +110,7 @@ def train(
         "feature_fingerprint": fingerprint,
         "parameters": parameters,
         "samples": sizes,
+        "sources": {name: part.to_dict() for name, part in samples.statistics.items()},
     }
     if state is None:
         run.rewind_metrics(0)

@@ -9,7 +9,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lower rooms first; a file may import its own level and those below.
 LEVELS = [
     {"errors", "config", "seeds", "files", "console", "provenance"},
-    {"sample", "hardware", "media"},
+    {"sample", "hardware"},
+    {"media"},
+    {"clips"},
     {"encoders", "datasets"},
     {"features", "foils"},
     {"model"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arbiter.datasets.base import SourceConfig
+from arbiter.datasets.base import ALL, LoadedSource, SourceConfig
 from arbiter.errors import SourceError
 from arbiter.sample import Sample
 
@@ -40,7 +40,7 @@ class EasyVQA:
     def __init__(self, config: EasyVQAConfig):
         self.config = config
 
-    def load(self, seed: int) -> dict[str, list[Sample]]:
+    def load(self, seed: int) -> LoadedSource:
         """Training questions under 'all' (to be split by image), test questions under 'test'.
 
         Raises:
@@ -55,10 +55,12 @@ class EasyVQA:
         candidates = tuple(easy_vqa.get_answers())
         train = (easy_vqa.get_train_questions(), easy_vqa.get_train_image_paths())
         test = (easy_vqa.get_test_questions(), easy_vqa.get_test_image_paths())
-        return {
-            "all": _samples("train", *train, candidates),
-            "test": _samples("test", *test, candidates),
-        }
+        return LoadedSource(
+            {
+                ALL: _samples("train", *train, candidates),
+                "test": _samples("test", *test, candidates),
+            }
+        )
 
 
 def _samples(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from arbiter.config import build, option
-from arbiter.datasets.base import SPLITS, SplitFractions
-from arbiter.errors import ConfigError, SourceError
+from arbiter.datasets.base import SPLITS, LoadedSource, SourceConfig
+from arbiter.datasets.grouping import Member, place
+from arbiter.datasets.media_check import MediaCheck
+from arbiter.datasets.statistics import SourceStatistics
+from arbiter.errors import ConfigError, MediaError, SourceError
 from arbiter.sample import Sample
 from arbiter.seeds import hash_fraction
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -57,43 +62,124 @@ def cap_by_group(samples: list[Sample], limit: int | None, seed: int) -> list[Sa
     return [sample for sample in samples if sample.group in kept]
 
 
-def assign_split(group: str, fractions: SplitFractions, seed: int) -> str:
-    """The split of a group, by hash of (seed, group): independent of all other groups."""
-    position = hash_fraction(seed, f"split/{group}")
-    bounds = np.cumsum([getattr(fractions, split) for split in SPLITS])
-    return SPLITS[min(int(np.searchsorted(bounds, position, side="right")), len(SPLITS) - 1)]
+class Mix(dict[str, list[Sample]]):
+    """Samples by split: train, val, calibration and test.
+
+    Attributes:
+        statistics: what each source contributed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({split: [] for split in SPLITS})
+        self.statistics: dict[str, SourceStatistics] = {}
 
 
-def load_mix(config: DatasetConfig, seed: int) -> dict[str, list[Sample]]:
+def load_mix(config: DatasetConfig, seed: int) -> Mix:
     """Read every source and deal its samples into train, val, calibration and test.
 
-    A cap applies to each official split in proportion to its size.
+    A cap applies to each official split in proportion to its size. Samples about the same picture,
+    in one source or in several, get the same group, and no group is on two sides. A sample's source
+    is the name that the mix gives it.
 
     Raises:
-        SourceError: a source cannot be read, or a split that every run needs came out empty.
+        SourceError: a source cannot be read, too much of it is damaged, or a split that every run
+            needs came out empty.
         ConfigError: a cap is smaller than any group.
     """
-    splits: dict[str, list[Sample]] = {split: [] for split in SPLITS}
+    sources: dict[str, _Checked] = {}
+    check = MediaCheck()
     for name, source_config in config.sources.items():
-        parts = build(source_config).load(seed)
-        total = sum(map(len, parts.values()))
-        for part, samples in parts.items():
-            limit = source_config.max_samples
-            if limit is not None:
-                limit = max(1, round(limit * len(samples) / total))
-            try:
-                samples = cap_by_group(samples, limit, seed)
-            except ConfigError as error:
-                raise error.under(f"dataset.sources.{name}") from None
-            for sample in samples:
-                split = part
-                if part == "all":
-                    split = assign_split(f"{name}/{sample.group}", source_config.split, seed)
-                splits[split].append(sample)
+        loaded = build(source_config).load(seed)
+        try:
+            parts = _capped(loaded, source_config.max_samples, seed)
+        except ConfigError as error:
+            raise error.under(f"dataset.sources.{name}") from None
+        sources[name] = _checked(name, parts, loaded, source_config, check)
+
+    members = [member for source in sources.values() for member in source.members]
+    placed = iter(place(members, seed))
+    mix = Mix()
+    for name, source in sources.items():
+        own: dict[str, list[Sample]] = {split: [] for split in SPLITS}
+        for sample in source.samples:
+            group, split = next(placed)
+            if split is None:
+                source.skipped["shared a picture with a stricter official split"] += 1
+            else:
+                own[split].append(dataclasses.replace(sample, group=group, source=name))
+        for split, part in own.items():
+            mix[split] += part
+        mix.statistics[name] = SourceStatistics.count(own, source.skipped, source.carved_from)
+        log.info("%s: %s", name, mix.statistics[name].line())
     for split in ("train", "val", "calibration"):
-        if not splits[split]:
+        if not mix[split]:
             names = ", ".join(config.sources)
             raise SourceError(
                 f"{names}: no samples in the {split} split; raise max_samples or its share in split"
             )
-    return splits
+    return mix
+
+
+def _capped(loaded: LoadedSource, limit: int | None, seed: int) -> dict[str, list[Sample]]:
+    total = sum(map(len, loaded.parts.values()))
+    if limit is None or total <= limit:
+        return loaded.parts
+    return {
+        part: cap_by_group(samples, max(1, round(limit * len(samples) / total)), seed)
+        for part, samples in loaded.parts.items()
+    }
+
+
+@dataclass
+class _Checked:
+    """The samples of one source whose media are whole, each with its member for grouping."""
+
+    samples: list[Sample]
+    members: list[Member]
+    skipped: Counter[str]
+    carved_from: str | None
+
+
+def _checked(
+    name: str,
+    parts: dict[str, list[Sample]],
+    loaded: LoadedSource,
+    config: SourceConfig,
+    check: MediaCheck,
+) -> _Checked:
+    """Leave out samples whose media cannot be decoded, unless there are too many."""
+    samples, members, damaged = [], [], list(loaded.damaged)
+    for part, members_of_part in parts.items():
+        for sample in members_of_part:
+            try:
+                keys = check.keys(sample)
+            except MediaError as error:
+                damaged.append(f"{sample.id}: {error}")
+                continue
+            samples.append(sample)
+            members.append(Member(f"{name}/{sample.group}", part, keys, config.split))
+    read = sum(map(len, loaded.parts.values())) + len(loaded.illegal)
+    _limit(name, "illegal samples", loaded.illegal, read, config.max_skipped_share)
+    _limit(
+        name, "undecodable media", damaged, len(samples) + len(damaged), config.max_skipped_share
+    )
+    skipped = Counter(loaded.skipped)
+    if loaded.illegal:
+        skipped["illegal samples"] = len(loaded.illegal)
+    if damaged:
+        skipped["undecodable media"] = len(damaged)
+        log.warning(
+            "%s: %d samples with undecodable media, e.g. %s", name, len(damaged), damaged[0]
+        )
+    if not samples:
+        raise SourceError(f"{name}: no samples; skipped: {dict(skipped) or 'none'}")
+    return _Checked(samples, members, skipped, loaded.carved_from)
+
+
+def _limit(name: str, what: str, lines: list[str], total: int, share: float) -> None:
+    if len(lines) > share * total:
+        raise SourceError(
+            f"{name}: {len(lines)} of {total} samples skipped for {what}, more than "
+            f"max_skipped_share={share:g}; first: {lines[0]}; repair the data or raise "
+            f"dataset.sources.{name}.max_skipped_share"
+        )

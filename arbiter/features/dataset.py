@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from arbiter.encoders.base import FeatureSpec
-from arbiter.encoders.media import audio_key, image_key, load_image, text_key
 from arbiter.errors import EncoderError
 from arbiter.features.ragged import Ragged
 from arbiter.features.store import FeatureTable
+from arbiter.media import audio_key, image_key, load_image, text_key
 from arbiter.sample import Modality, Sample
 
 

@@ -11,6 +11,9 @@ from experiments import schema
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
+# A person's own data has no default place.
+REQUIRED = {("dataset", "jsonl"): ("dataset.sources.jsonl.path=samples.jsonl",)}
+
 
 def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
@@ -56,7 +59,7 @@ def test_every_experiment_composes_with_every_profile(experiment, hardware):
     ],
 )
 def test_every_option_composes(group, option):
-    config = composed(f"{group}={option}")
+    config = composed(f"{group}={option}", *REQUIRED.get((group, option), ()))
     assert getattr(config, group) is not None
     build(config.encoder)
 

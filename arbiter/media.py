@@ -1,4 +1,7 @@
-"""Decoding media references into what encoders take, and naming contents by their digest."""
+"""Decoding image references, and naming contents by their digest.
+
+Sources check their media with this, encoders read through it: both see the same pixels.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from PIL import Image, ImageOps
 
 from arbiter.errors import MediaError
 from arbiter.sample import ImageRef
+
+# Pillow's decoders report damaged data through any of these.
+_DAMAGED = (OSError, EOFError, ValueError, TypeError, SyntaxError, NotImplementedError)
 
 
 def load_image(ref: ImageRef) -> Image.Image:
@@ -45,8 +51,7 @@ def load_image(ref: ImageRef) -> Image.Image:
         return image.convert("RGB")
     except FileNotFoundError:
         raise MediaError(f"{name}: no such file") from None
-    # Pillow's decoders report damaged data through any of these.
-    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MediaError(f"{name}: not a readable image ({reason})") from None
 

@@ -1,0 +1,101 @@
+"""Reading audio and video files into what samples carry: waveforms at 16 kHz, and frames."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+from arbiter.errors import MediaError
+from arbiter.sample import AUDIO_RATE_HZ
+
+# With these the pass band is flat up to 0.84 of the lower Nyquist frequency, and what lies above
+# that frequency is 80 dB down.
+_ZERO_CROSSINGS = 32
+_ROLL_OFF = 0.92
+_KAISER_BETA = 8.0
+
+
+def load_audio(path: Path) -> np.ndarray:
+    """A WAV, FLAC, OGG or MP3 file as mono float32 at 16 kHz; channels are averaged.
+
+    Raises:
+        MediaError: it cannot be read, or is empty.
+    """
+    if not path.is_file():
+        raise MediaError(f"{path}: no such file")
+    try:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, OSError) as error:
+        reason = getattr(error, "error_string", str(error))
+        raise MediaError(f"{path}: not readable audio ({reason})") from None
+    if not len(samples):
+        raise MediaError(f"{path}: the audio is empty")
+    return resample(samples.mean(axis=1), rate)
+
+
+def resample(waveform: np.ndarray, rate: int) -> np.ndarray:
+    """Bring a waveform [n] from `rate` Hz to 16 kHz: [ceil(n * 16000 / rate)], float32.
+
+    Band-limited interpolation with a Kaiser-windowed sinc (polyphase): frequencies above the new
+    Nyquist frequency are filtered out, not folded back. Beyond the ends lies silence.
+    """
+    waveform = np.asarray(waveform, np.float64)
+    if rate == AUDIO_RATE_HZ:
+        return waveform.astype(np.float32)
+    divisor = math.gcd(rate, AUDIO_RATE_HZ)
+    step, phases = rate // divisor, AUDIO_RATE_HZ // divisor
+    cutoff = _ROLL_OFF * min(1.0, AUDIO_RATE_HZ / rate)  # of the input's Nyquist frequency
+    reach = math.ceil(_ZERO_CROSSINGS / cutoff)
+    # Output k lies at input position k * step / phases; outputs k = q * phases + p share a kernel.
+    fraction = np.arange(phases) * step / phases
+    offset = np.arange(-reach, step + reach + 1)[None, :] - fraction[:, None]
+    window = np.i0(_KAISER_BETA * np.sqrt(np.clip(1 - (offset / reach) ** 2, 0, None)))
+    window = np.where(np.abs(offset) <= reach, window / np.i0(_KAISER_BETA), 0)
+    kernels = cutoff * np.sinc(cutoff * offset) * window
+    length = -(-len(waveform) * phases // step)
+    blocks = -(-length // phases)
+    padded = np.zeros(reach + max(len(waveform), blocks * step) + step + reach + 1)
+    padded[reach : reach + len(waveform)] = waveform
+    frames = np.lib.stride_tricks.sliding_window_view(padded, kernels.shape[1])[::step][:blocks]
+    return (frames @ kernels.T).reshape(-1)[:length].astype(np.float32)
+
+
+def load_video(path: Path, count: int, max_side: int) -> tuple[np.ndarray, ...]:
+    """`count` frames spread evenly over a video file, as uint8 [H, W, 3]; all if it has fewer.
+
+    The clip is cut into `count` equal parts, and the middle frame of each is taken. Frames whose
+    longer side exceeds `max_side` pixels are made smaller.
+
+    Raises:
+        MediaError: it cannot be read, or PyAV is not installed.
+    """
+    try:
+        import av
+    except ImportError:
+        raise MediaError(
+            f"{path}: reading video files needs PyAV; pip install av, "
+            "or give the frames as a list of images"
+        ) from None
+    if not path.is_file():
+        raise MediaError(f"{path}: no such file")
+    try:
+        with av.open(str(path)) as container:
+            # Containers often state no frame count, or a wrong one: counting is decoding.
+            total = sum(1 for _ in container.decode(video=0))
+        wanted = {int((i + 0.5) * total / count) for i in range(count)}
+        frames = []
+        with av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                if number in wanted:
+                    image = frame.to_image()
+                    image.thumbnail((max_side, max_side), Image.Resampling.BICUBIC)
+                    frames.append(np.asarray(image))
+    except (av.FFmpegError, OSError, ValueError, IndexError) as error:
+        raise MediaError(f"{path}: not a readable video ({str(error).splitlines()[0]})") from None
+    if not frames:
+        raise MediaError(f"{path}: the video has no frames")
+    return tuple(frames)
