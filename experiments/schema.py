@@ -10,6 +10,7 @@ from hydra.core.config_store import ConfigStore
 from arbiter.config import option
 from arbiter.datasets.easy_vqa import EasyVQAConfig
 from arbiter.datasets.mix import DatasetConfig
+from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
@@ -67,5 +68,6 @@ def register() -> None:
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
+    store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
     store.store(group="schema/source", name="easy_vqa", node=EasyVQAConfig)

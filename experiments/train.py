@@ -17,6 +17,7 @@ from arbiter.calibration.calibration import calibrate
 from arbiter.config import build, instantiate
 from arbiter.console import console
 from arbiter.datasets.mix import load_mix
+from arbiter.encoders.base import Compute
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.store import FeatureStore
@@ -60,7 +61,14 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
     log.info("samples: %s", ", ".join(f"{n} {split}" for split, n in sizes.items()))
 
     # Features
-    encoder = build(config.encoder)
+    encoder_device = device
+    if config.hardware.encoder_device is not None:
+        encoder_device = resolve_device(config.hardware.encoder_device, "hardware.encoder_device")
+    compute = Compute(encoder_device, config.hardware.encoder_precision)
+    encoder = build(config.encoder, compute=compute)
+    perception = encoder.describe()
+    if perception["random_weights"]:
+        log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
     store = FeatureStore(
         Path(config.paths.features), encoder, config.hardware.encoder_batch_size, FeatureProgress()
     )
@@ -89,6 +97,7 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         "git_revision": git_revision(),
         "versions": versions(),
         "machine": machine,
+        "encoder": perception,
         "feature_fingerprint": fingerprint,
         "parameters": parameters,
         "samples": sizes,
@@ -128,7 +137,8 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         "test": test,
     }
     with new_directory(run.model) as directory:
-        save_model(directory, model, config.encoder, {kind: store.codecs(kind) for kind in kinds})
+        codecs = {kind: store.codecs(kind) for kind in kinds}
+        save_model(directory, model, encoder, codecs)
         write_json_atomic(directory / "calibration.json", calibration.to_dict())
         (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
     run.write_summary(summary)

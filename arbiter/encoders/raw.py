@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from arbiter.config import option
-from arbiter.encoders.base import FeatureSpec, StreamSpec, Tokens
+from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec, Tokens
 from arbiter.errors import ConfigError
 from arbiter.sample import AUDIO_RATE_HZ
 
@@ -150,7 +150,9 @@ class RawEncoder:
     Config = RawEncoderConfig
     num_parameters = 0
 
-    def __init__(self, config: RawEncoderConfig):
+    def __init__(self, config: RawEncoderConfig, compute: Compute | None = None):
+        # There are no weights, so nothing depends on where and how precisely they would run.
+        del compute
         self.config = config
         height, width = config.image_size
         self._rows, self._columns = height // config.patch_size, width // config.patch_size
@@ -184,6 +186,14 @@ class RawEncoder:
             "dtype": self.config.cache_dtype,
             **{name: options[name] for name in used},
         }
+
+    def describe(self) -> dict:
+        """What perceives, for summaries and reports."""
+        return {"name": "raw", "random_weights": False}
+
+    def prepare(self, kind: str, content: object) -> object:
+        """Nothing to do ahead: the transforms are the whole work."""
+        return content
 
     def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """One hashed vector per text."""

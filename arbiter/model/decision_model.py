@@ -125,9 +125,10 @@ class DecisionModel(nn.Module):
             for _ in range(config.num_layers)
         )
         self.norm = nn.LayerNorm(hidden)
-        self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout)
+        aligned = spec.aligned and "image" in kinds
+        self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout, aligned)
         pooled = {kind: s.dim for kind, s in kinds.items() if kind != _PATCHES}
-        self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs)
+        self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
     def forward(self, batch: DecisionBatch) -> DecisionOutput:
         """Score every candidate of every question. Media the model has no input for is ignored."""
@@ -140,8 +141,8 @@ class DecisionModel(nn.Module):
         own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
         media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
         decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL)
-        logits = self.head(decision_BQH, batch.texts, batch.candidates)
         pooled = {k: _mean(tokens) for k, tokens in media.items() if k != _PATCHES}
+        logits = self.head(decision_BQH, batch.texts, batch.candidates, pooled.get("image"))
         draft = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return DecisionOutput(
             mask_logits(logits, batch.candidate_mask),

@@ -1,0 +1,189 @@
+"""OpenCLIP's towers: their shapes without weights, and the towers themselves with them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+
+from arbiter.errors import EncoderError
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What the towers give.
+
+    Attributes:
+        image_dim: width of the pooled image.
+        patch_dim, rows, columns: width and grid of the patches of one view.
+        patch_format: open_clip's name for the layout that the image tower can return.
+        parameters: of both towers.
+    """
+
+    image_dim: int
+    patch_dim: int
+    rows: int
+    columns: int
+    patch_format: str
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Towers:
+    """A model ready to encode, in evaluation mode, and its tokenizer: texts to ids [N, length]."""
+
+    model: torch.nn.Module
+    tokenizer: Callable[[list[str]], torch.Tensor]
+
+
+def find_shapes(build_name: str, size: Sequence[int]) -> Shapes:
+    """Run the image tower on torch's meta device: shapes without weights or arithmetic.
+
+    Args:
+        size: height and width of a view, in pixels.
+
+    Raises:
+        EncoderError: the image tower gives no patches.
+    """
+    with torch.device("meta"), torch.no_grad():
+        model = _build(build_name, torch.device("meta"))
+        blank = torch.empty(1, 3, *size)
+        # Convolutional towers have no NLC form.
+        for patch_format in ("NLC", "NCHW"):
+            try:
+                output = image_outputs(model, blank, patch_format)
+                break
+            except AssertionError:
+                continue
+        else:
+            raise EncoderError(
+                f"{build_name}: its image tower gives no patch tokens; "
+                "choose a ViT, ResNet or ConvNeXt model"
+            )
+        grid = image_outputs(model, blank, "NCHW")["image_intermediates"][-1].shape
+    return Shapes(
+        image_dim=output["image_features"].shape[-1],
+        patch_dim=grid[1],
+        rows=grid[2],
+        columns=grid[3],
+        patch_format=patch_format,
+        parameters=sum(p.numel() for p in model.parameters()),
+    )
+
+
+def load_towers(
+    model_name: str, build_name: str, weights: Path | None, device: torch.device, random_seed: int
+) -> Towers:
+    """Build both towers on `device`, with the weights of a file, or random ones for None.
+
+    Args:
+        model_name: names the tokenizer.
+        build_name: names the towers, without asking the hub.
+
+    Raises:
+        EncoderError: the file does not fit the architecture, or the tokenizer cannot be found.
+    """
+    # First, because it fails at once where the towers take seconds.
+    tokenizer = _tokenizer(model_name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random_seed)
+        model = _build(build_name, torch.device("cpu"))
+    if weights is not None:
+        _load_weights(model, model_name, weights)
+    return Towers(model.eval().to(device), tokenizer)
+
+
+def image_outputs(model: torch.nn.Module, pixels: torch.Tensor, patch_format: str) -> dict:
+    """open_clip's 'image_features' [N, D] and normalised last 'image_intermediates'."""
+    return model.forward_intermediates(
+        image=pixels,
+        image_indices=1,
+        normalize=False,
+        normalize_intermediates=True,
+        image_output_fmt=patch_format,
+    )
+
+
+def unit_rms(values: torch.Tensor) -> np.ndarray:
+    """Tokens [..., D] scaled to a root mean square of 1, as float32 on the host."""
+    values = values.float()
+    scale = values.square().mean(dim=-1, keepdim=True).sqrt().clamp(min=1e-12)
+    return (values / scale).cpu().numpy()
+
+
+def _build(build_name: str, device: torch.device) -> torch.nn.Module:
+    import open_clip
+
+    with _quiet():
+        return open_clip.create_model(
+            build_name, load_weights=False, pretrained_text=False, device=device
+        )
+
+
+def _load_weights(model: torch.nn.Module, model_name: str, path: Path) -> None:
+    import open_clip
+
+    try:
+        open_clip.load_checkpoint(model, str(path), strict=True)
+    except (RuntimeError, SafetensorError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"{path}: not the weights of {model_name} ({reason}); set encoder.model_name to the "
+            "architecture that they were trained with"
+        ) from None
+
+
+def _tokenizer(model_name: str) -> Callable[[list[str]], torch.Tensor]:
+    import huggingface_hub
+    import open_clip
+
+    try:
+        with _quiet():
+            # By the model's name: a tokenizer's own name would lose the model's text length.
+            return open_clip.get_tokenizer(model_name)
+    except ImportError as error:
+        raise EncoderError(
+            f"encoder.model_name={model_name}: its tokenizer needs a package that is missing "
+            f"({error}); pip install transformers sentencepiece"
+        ) from None
+    # What transformers raises for files that are missing, unreachable or not a tokenizer.
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise EncoderError(
+            f"encoder.model_name={model_name}: no tokenizer in {_tokenizer_place(model_name)} nor "
+            f"in the hub cache {huggingface_hub.constants.HF_HUB_CACHE} ({reason}); put its "
+            "tokenizer.json and tokenizer_config.json into a folder with open_clip_config.json "
+            "and weights, and set encoder.model_name=local-dir:<folder>"
+        ) from None
+
+
+def _tokenizer_place(model_name: str) -> str:
+    import open_clip
+
+    if model_name.startswith("local-dir:"):
+        return model_name.removeprefix("local-dir:")
+    config = open_clip.get_model_config(model_name) or {}
+    return f"repository {config.get('text_cfg', {}).get('hf_tokenizer_name', model_name)}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep out what open_clip logs while building: it warns of random weights before ours load."""
+    package = f"{os.sep}open_clip{os.sep}"
+
+    def foreign(record: logging.LogRecord) -> bool:
+        return package not in record.pathname
+
+    root = logging.getLogger()
+    root.addFilter(foreign)
+    try:
+        yield
+    finally:
+        root.removeFilter(foreign)
