@@ -34,6 +34,10 @@ from arbiter.encoders.openclip_towers import (
     find_shapes,
     image_outputs,
     load_towers,
+    padding_id,
+    text_lengths,
+    text_outputs,
+    text_shape,
     unit_rms,
 )
 from arbiter.encoders.tiling import VIEWS_OF_A_TILED_IMAGE, merge_patches, patch_positions, views
@@ -79,6 +83,7 @@ class OpenCLIPConfig:
     preprocess: PreprocessConfig = option(
         PreprocessConfig(), help="Required with a file of weights, where nothing else says it."
     )
+    text_tokens: bool = option(False, help="Give each text token too, beside the pooled text.")
     tiling: bool = option(True, help="Look at large images whole and in four quadrants.")
     tile_from: int = option(336, help="Longer side in pixels from which an image is large.", low=2)
     max_patches: int = option(
@@ -146,9 +151,12 @@ class OpenCLIPEncoder:
         """The features' streams: pooled text, pooled image and its patches."""
         shapes, text_dim = self._shapes, self._architecture.model_cfg["embed_dim"]
         patch_dim = shapes.patch_dim * (4 if self.config.patch_merge else 1)
+        text = {"pooled": StreamSpec(text_dim)}
+        if self.config.text_tokens:
+            text["tokens"] = StreamSpec(*text_shape(self._architecture.model_cfg))
         return FeatureSpec(
             {
-                "text": {"pooled": StreamSpec(text_dim)},
+                "text": text,
                 "image": {
                     "pooled": StreamSpec(shapes.image_dim),
                     "patches": StreamSpec(patch_dim, self._grid),
@@ -200,7 +208,7 @@ class OpenCLIPEncoder:
         }
         if kind == "text":
             identity = tokenizer_identity(self.config.model_name, self._architecture)
-            return {**common, "tokenizer": identity}
+            return {**common, "tokenizer": identity, "text_tokens": self.config.text_tokens}
         return {
             **common,
             "preprocess": self._preprocess,
@@ -228,12 +236,21 @@ class OpenCLIPEncoder:
 
     @torch.no_grad()
     def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
-        """One pooled token per text."""
-        loaded = self._load()
-        ids = loaded.tokenizer(list(texts)).to(self._compute.device)
+        """One pooled token per text and, with `text_tokens`, one per token of the tokenizer."""
+        towers = self._load()
+        ids = towers.tokenizer(list(texts))
         with self._compute.autocast():
-            pooled = loaded.model.encode_text(ids)
-        return {"pooled": Tokens(unit_rms(pooled), np.ones(len(texts), np.int64))}
+            output = text_outputs(towers.model, ids.to(self._compute.device))
+        streams = {
+            "pooled": Tokens(unit_rms(output["text_features"]), np.ones(len(texts), np.int64))
+        }
+        if self.config.text_tokens:
+            counts = text_lengths(ids, padding_id(towers.tokenizer))
+            kept = np.arange(ids.shape[1]) < counts[:, None]
+            positions = kept.nonzero()[1][:, None].astype(np.int16)
+            values = unit_rms(output["text_intermediates"][-1])[kept]
+            streams["tokens"] = Tokens(values, counts, positions)
+        return streams
 
     @torch.no_grad()
     def encode_image(self, images: Sequence[Image.Image | torch.Tensor]) -> dict[str, Tokens]:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +109,50 @@ def image_outputs(model: torch.nn.Module, pixels: torch.Tensor, patch_format: st
         normalize_intermediates=True,
         image_output_fmt=patch_format,
     )
+
+
+def text_outputs(model: torch.nn.Module, ids: torch.Tensor) -> dict:
+    """open_clip's 'text_features' [N, D] and normalised last 'text_intermediates' [N, length, W].
+
+    Towers of transformers' own give features only.
+    """
+    if hasattr(model, "text") and not hasattr(model.text, "forward_intermediates"):
+        return {"text_features": model.encode_text(ids)}
+    return model.forward_intermediates(
+        text=ids, text_indices=1, normalize=False, normalize_intermediates=True,
+        text_output_fmt="NLC",
+    )  # fmt: skip
+
+
+def text_shape(model_cfg: dict) -> tuple[int, tuple[int]]:
+    """Width of a text token, and the most that a text has.
+
+    Raises:
+        EncoderError: the text tower gives pooled features only.
+    """
+    from open_clip.model import CLIPTextCfg
+
+    text_cfg = {**asdict(CLIPTextCfg()), **model_cfg["text_cfg"]}
+    if text_cfg["hf_model_name"]:
+        raise EncoderError(
+            f"encoder.text_tokens=true: the text tower {text_cfg['hf_model_name']} gives pooled "
+            "features only; set encoder.text_tokens=false or choose a CLIP or SigLIP model"
+        )
+    return text_cfg["width"], (text_cfg["context_length"],)
+
+
+def padding_id(tokenizer: Callable) -> int:
+    """The id with which a tokenizer fills a text up; open_clip's own uses 0."""
+    inner = getattr(tokenizer, "tokenizer", None)
+    return 0 if inner is None or inner.pad_token_id is None else inner.pad_token_id
+
+
+def text_lengths(ids: torch.Tensor, padding: int) -> np.ndarray:
+    """Tokens of each text, int64 [N], at least 1: all but the padding at its end."""
+    real = (ids != padding).numpy()
+    from_end = np.argmax(real[:, ::-1], axis=1)
+    lengths = np.where(real.any(axis=1), ids.shape[1] - from_end, 1)
+    return lengths.astype(np.int64)
 
 
 def unit_rms(values: torch.Tensor) -> np.ndarray:

@@ -92,6 +92,7 @@ def test_the_real_siglip_architecture_runs_offline_at_random_weights(tmp_path):
     write_tokenizer(tmp_path / "model")
     done = train(
         tmp_path, "encoder.weights=random", "dataset.sources.easy_vqa.max_samples=150",
+        "dataset.sources.easy_vqa.split={train:0.4,val:0.3,calibration:0.3,test:0}",
         "hardware.encoder_batch_size=8",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
