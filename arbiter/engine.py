@@ -15,7 +15,7 @@ from arbiter.calibration.metrics import entropy
 from arbiter.encoders.base import Compute
 from arbiter.errors import DecisionError
 from arbiter.features.dataset import index_samples
-from arbiter.features.store import MemoryStore
+from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
 from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device

@@ -20,6 +20,7 @@ from arbiter.datasets.mix import load_mix
 from arbiter.encoders.base import Compute
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
+from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic
 from arbiter.hardware.device import resolve_device
@@ -69,10 +70,13 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
     perception = encoder.describe()
     if perception["random_weights"]:
         log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
-    store = FeatureStore(
-        Path(config.paths.features), encoder, config.hardware.encoder_batch_size, FeatureProgress()
-    )
-    data = index_samples(samples, store, encoder.spec)
+    hardware = config.hardware
+    with BuildProgress() as progress:
+        store = FeatureStore(
+            Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
+            hardware.decode_threads,
+        )  # fmt: skip
+        data = index_samples(samples, store, encoder.spec)
     kinds = sorted(data["train"].tables)
     fingerprint = store.fingerprint(kinds)
 
@@ -144,14 +148,6 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
     run.write_summary(summary)
     run.log("final", **summary)
     return best.accuracy
-
-
-class FeatureProgress:
-    """Shows a feature build as one progress bar per content kind."""
-
-    def __call__(self, kind: str, done: int, total: int) -> None:
-        """Report that `done` of `total` contents are encoded."""
-        log.info("features: %d of %d %s contents encoded", done, total, kind)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,9 @@ class HardwareConfig:
         choices=("float32", "bfloat16", "float16"),
     )
     encoder_batch_size: int = option(64, help="Contents per call of the encoder.", low=1)
+    decode_threads: int = option(
+        2, help="Threads that decode and prepare media ahead of the encoder; 0 for none.", low=0
+    )
     moe_dispatch: str = option(
         "grouped",
         help="grouped sorts tokens by expert; dense runs all experts, with fixed shapes.",
