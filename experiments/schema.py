@@ -62,11 +62,29 @@ class DecideConfig:
     device: str = option("cpu", help="Where the model runs.")
 
 
+@dataclass
+class PruneConfig:
+    """Which tables of the feature store to remove; all given conditions must hold."""
+
+    older_than_days: float | None = option(None, help="Unused for longer than this.", low=0)
+    encoder: str | None = option(None, help="An encoder, a model or a table by name.")
+
+
+@dataclass
+class FeaturesConfig:
+    """`python -m experiments.features`."""
+
+    paths: PathsConfig = option(PathsConfig(), help="Folders.")
+    verify: bool = option(False, help="Check every byte; remove what is damaged.")
+    prune: PruneConfig = option(PruneConfig(), help="What to remove.")
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="features_schema", node=FeaturesConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)

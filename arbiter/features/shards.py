@@ -57,12 +57,12 @@ def shard_is_intact(path: Path) -> bool:
 def shard_is_whole(path: Path) -> bool:
     """Whether a shard has the length that its header promises; reads the header only."""
     try:
-        return path.stat().st_size == _read_header(path)[1]
+        return path.stat().st_size == read_header(path)[1]
     except StoreError:
         return False
 
 
-def _read_header(path: Path) -> tuple[dict[str, dict], int]:
+def read_header(path: Path) -> tuple[dict[str, dict], int]:
     """The tensors' descriptions, with offsets into the file, and the length of the file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -90,7 +90,7 @@ class MappedShard:
     """
 
     def __init__(self, path: Path):
-        header, end = _read_header(path)
+        header, end = read_header(path)
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < end:
                 raise StoreError(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.features.builds import CONTENTS
+from arbiter.features import build
+from tests.features.builds import CONTENTS, run
 from tests.features.helpers import stored_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,9 @@ def finish(process: subprocess.Popen) -> int:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> dict[str, bytes]:
     root = tmp_path_factory.mktemp("plain")
-    assert finish(start("plain", root)) == CONTENTS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_SHARD_BYTES", build._SHARD_BYTES)  # restores what `run` sets
+        assert run(root) == CONTENTS
     return stored_files(root)
 
 
