@@ -121,6 +121,16 @@ def validate(config: Any) -> None:
             field = {f.name: f for f in dataclasses.fields(config)}[name]
             if not _in_range(value, field.metadata):
                 raise ConfigError(name, value, f"must be {describe_allowed(type(config), name)}")
+    if dataclasses.is_dataclass(config):
+        if hasattr(config, "_target_"):
+            locate(config._target_)
+        # `+key=value` gets past Hydra's own check of names.
+        unknown = sorted(vars(config).keys() - {f.name for f in dataclasses.fields(config)})
+        if unknown:
+            known = ", ".join(f.name for f in dataclasses.fields(config))
+            raise ConfigError(
+                unknown[0], getattr(config, unknown[0]), f"no such key; there are {known}"
+            )
     if hasattr(config, "check"):
         config.check()
 

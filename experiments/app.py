@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import HydraException
-from omegaconf import DictConfig
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.config import describe_allowed
@@ -22,22 +24,39 @@ from experiments import schema
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 
 
-def run_app(task: Callable[[DictConfig], None], config_name: str) -> None:
+def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> None:
     """Run `task` as a Hydra app; exit status 1 and one line for a user's mistake.
 
     Bugs keep their traceback, and so does everything when HYDRA_FULL_ERROR is set.
     """
     show_all = "HYDRA_FULL_ERROR" in os.environ
+    schema.register()
+    mistakes: list[ArbiterError] = []
+
+    def job(config: DictConfig) -> float | None:
+        try:
+            return task(config)
+        except ArbiterError as error:
+            # Raised through Hydra, it would be announced once more. A sweep needs it raised.
+            if show_all or HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
+            mistakes.append(error)
+            return None
+
     # Hydra would print several lines of its own; with this it raises, and the line is made here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    schema.register()
     try:
-        hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(task)()
+        hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
+        if mistakes:
+            raise mistakes[0]
     except (ArbiterError, HydraException, OmegaConfBaseException) as error:
         if show_all:
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        if not show_all:
+            del os.environ["HYDRA_FULL_ERROR"]
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:
@@ -57,6 +76,11 @@ def explain(error: Exception) -> str:
     if isinstance(error, ArbiterError):
         return _one_line(str(error))
     message = str(error)
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override}: not an override; write key=value, and quote text that holds "
+            "special characters: 'key=\"a, b\"'"
+        )
     if match := re.search(r"Could not find '([^']+)/([^'/]+)'", message):
         group, option = match.groups()
         options = re.findall(r"^\t(\S+)$", message, re.MULTILINE)
@@ -93,9 +117,12 @@ def _unknown_key(key: str, error: Exception) -> str:
 
 
 def _wrong_value(cause: OmegaConfBaseException, message: str) -> str:
-    key = str(cause.full_key)
-    name = key.rsplit(".", 1)[-1].split("[")[0]
-    owner = cause.object_type
+    key, owner = str(cause.full_key), cause.object_type
+    if isinstance(cause.parent_node, ListConfig):
+        # An element of a list: what is allowed is said of the list.
+        key = key.rsplit("[", 1)[0]
+        owner = cause.parent_node._get_parent()._metadata.object_type
+    name = key.rsplit(".", 1)[-1]
     fields = getattr(owner, "__dataclass_fields__", {})
     allowed = f"must be {describe_allowed(owner, name)}" if name in fields else cause.msg
     return _one_line(f"{key}={_given(key, message)}: {allowed}")

@@ -79,12 +79,23 @@ class FeaturesConfig:
     prune: PruneConfig = option(PruneConfig(), help="What to remove.")
 
 
+@dataclass
+class BenchConfig:
+    """`python -m experiments.bench`."""
+
+    group: str = option(
+        "all", help="What is timed.", choices=("all", "moe", "attention", "batch", "codec")
+    )
+    repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="features_schema", node=FeaturesConfig)
+    store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)

@@ -30,6 +30,7 @@ from arbiter.model.decision_model import DecisionModel, count_parameters, inputs
 from arbiter.model.files import save_model
 from arbiter.model.predict import predict, softmax
 from arbiter.provenance import git_revision, versions
+from arbiter.report import choose_gallery, write_report
 from arbiter.seeds import derive_seed
 from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
 from arbiter.training.run_directory import RunDirectory
@@ -116,13 +117,16 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         size, ahead = config.hardware.eval_batch_size, config.hardware.prefetch_batches
         return predict(model, data[split], size, device, ahead, with_media)
 
+    gallery = []
     calibration = calibrate(scores("calibration"), samples["calibration"])
     test = {}
     if samples["test"]:
         seen, blind = scores("test"), scores("test", with_media=False)
+        probabilities = softmax(seen.logits, seen.mask, calibration.temperature)
+        gallery = choose_gallery(samples["test"], probabilities)
         test = evaluate_by_source(
             samples["test"],
-            softmax(seen.logits, seen.mask, calibration.temperature),
+            probabilities,
             softmax(blind.logits, blind.mask, calibration.temperature),
             MajorityBaseline(samples["train"]),
         )
@@ -147,6 +151,7 @@ def train(config: TrainConfig, run: RunDirectory) -> float:
         (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
     run.write_summary(summary)
     run.log("final", **summary)
+    write_report(run.path, gallery)
     return best.accuracy
 
 

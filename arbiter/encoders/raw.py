@@ -138,7 +138,7 @@ def _mel_filters(bins: int) -> np.ndarray:
 def log_mel(waveform: np.ndarray, bins: int) -> np.ndarray:
     """Log-mel power in units of 40 dB above -40 dB, float32 [frames, bins], one frame per 10 ms.
 
-    Power below -80 dB is floored; a full-scale sine peaks near 2.
+    Power below -80 dB is floored; a full-scale sine peaks near 1.
     """
     padded = np.pad(waveform.astype(np.float64), (0, max(0, _FFT_SIZE - len(waveform))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FFT_SIZE)[::_HOP]

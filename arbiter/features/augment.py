@@ -17,6 +17,9 @@ from arbiter.encoders.base import FeatureSpec, StreamSpec
 from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch, MediaTokens, media_specs
 
+# A patch has content if its energy is at least this share of its block's most energetic patch.
+_CONTENT_SHARE = 0.05
+
 
 class Augmenter:
     """Mirrors and shifts the images of a batch, one draw per block.
@@ -73,14 +76,21 @@ def _mirror(tokens: MediaTokens, spec: StreamSpec, mirrored: torch.Tensor) -> Me
 def _shift(
     tokens: MediaTokens, grid: tuple[int, ...], limit: int, draws: torch.Tensor
 ) -> MediaTokens:
-    """Move all patches of a block together, as far as none leaves the grid."""
-    positions = tokens.positions.clone()
+    """Move all patches of a block together, as far as no patch with content leaves the grid.
+
+    Patches without content, such as plain background, that leave it are dropped.
+    """
+    energy = torch.where(tokens.mask, tokens.values.square().sum(dim=-1), 0)
+    content = tokens.mask & (energy >= _CONTENT_SHARE * energy.amax(dim=1, keepdim=True))
+    positions, mask = tokens.positions.clone(), tokens.mask
     for axis in (1, 2):
-        place = positions[..., axis]
-        low = torch.where(tokens.mask, place, grid[axis]).amin(dim=1)
-        high = torch.where(tokens.mask, place, -1).amax(dim=1)
+        place, size = positions[..., axis], grid[axis]
+        low = torch.where(content, place, size).amin(dim=1)
+        high = torch.where(content, place, -1).amax(dim=1)
         least = (-low).clamp(min=-limit, max=0)
-        most = (grid[axis] - 1 - high).clamp(min=0, max=limit)
+        most = (size - 1 - high).clamp(min=0, max=limit)
         step = least + (draws[:, axis - 1] * (most - least + 1)).floor().long()
-        positions[..., axis] = torch.where(tokens.mask, place + step[:, None], place)
-    return MediaTokens(tokens.values, tokens.mask, positions)
+        moved = place + step[:, None]
+        mask = mask & (moved >= 0) & (moved < size)
+        positions[..., axis] = moved.clamp(min=0, max=size - 1)
+    return MediaTokens(tokens.values, mask, positions)

@@ -89,7 +89,11 @@ class MixtureOfExperts(nn.Module):
         """
         # Dense dispatch keeps shapes fixed, so it computes padding too and drops it at the end.
         dense = self.dispatch == "dense"
-        x_NH = x_BTH.flatten(0, 1) if dense else x_BTH[mask_BT]
+        x_NH = x_BTH.flatten(0, 1)
+        real_N = None
+        if not dense:
+            real_N = mask_BT.flatten().nonzero().squeeze(1)
+            x_NH = x_NH.index_select(0, real_N)
         probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
         gates_Nk, experts_Nk = probs_NE.topk(self.config.top_k, dim=-1)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
@@ -101,8 +105,8 @@ class MixtureOfExperts(nn.Module):
             y_BTH = torch.where(mask_BT[..., None], y_NH.view_as(x_BTH), 0)
             probs_BTE = probs_NE.view(*mask_BT.shape, -1)
         else:
-            y_BTH = _scatter(y_NH, mask_BT)
-            probs_BTE = _scatter(probs_NE, mask_BT)
+            y_BTH = _scatter(y_NH, real_N, mask_BT)
+            probs_BTE = _scatter(probs_NE, real_N, mask_BT)
         if self.training:
             self._count(experts_Nk, mask_BT.flatten() if dense else None)
         return y_BTH, RoutingStats(_masked_mean(probs_BTE, mask_BT), self.load)
@@ -115,13 +119,16 @@ class MixtureOfExperts(nn.Module):
         order = experts_Nk.flatten().argsort(stable=True)
         counts_E = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=(0, 1))
         # A permutation of one row per choice: its backward has no colliding writes, so results do
-        # not depend on the order in which threads add.
-        rows = x_NH[:, None].expand(tokens, k, -1).reshape(tokens * k, -1)[order]
+        # not depend on the order in which threads add. The backward of index_select is several
+        # times faster than that of indexing.
+        rows = x_NH[:, None].expand(-1, k, -1).flatten(0, 1).index_select(0, order)
         hidden = F.gelu(grouped_matmul(rows, self.w_in_EHF.to(rows.dtype), counts_E))
         out = grouped_matmul(hidden, self.w_out_EFH.to(rows.dtype), counts_E)
         inverse = torch.empty_like(order)
         inverse[order] = torch.arange(len(order), device=order.device)
-        return (out[inverse].view(tokens, k, -1) * gates_Nk[..., None]).sum(dim=1)
+        return (out.index_select(0, inverse).unflatten(0, (tokens, k)) * gates_Nk[..., None]).sum(
+            dim=1
+        )
 
     def _routed_dense(
         self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
@@ -149,11 +156,10 @@ class MixtureOfExperts(nn.Module):
         self.choices.zero_()
 
 
-def _scatter(values_NC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def _scatter(values_NC: torch.Tensor, real_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """[N, C] back to their places in [B, T, C], zero elsewhere."""
-    out = values_NC.new_zeros(*mask_BT.shape, values_NC.shape[-1])
-    out[mask_BT] = values_NC
-    return out
+    flat = values_NC.new_zeros(mask_BT.numel(), values_NC.shape[-1])
+    return flat.index_copy(0, real_N, values_NC).view(*mask_BT.shape, -1)
 
 
 def _masked_mean(values_BTC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:

@@ -69,10 +69,10 @@ def smoothed_targets(
     answer_BQ: torch.Tensor, mask_BQK: torch.Tensor, smoothing: float
 ) -> torch.Tensor:
     """Target distributions [B, Q, K]; padded candidates get no mass."""
-    one_hot = F.one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1]).float()
+    valid = mask_BQK.float()
+    one_hot = F.one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1]) * valid
     if smoothing == 0:
         return one_hot
-    valid = mask_BQK.float()
     return one_hot * (1 - smoothing) + smoothing * valid / valid.sum(-1, keepdim=True).clamp(min=1)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from arbiter.config import option
+from arbiter.errors import ConfigError
 
 _EMBEDDINGS = ("position_embedding.", "type_embedding.")
 
@@ -24,6 +25,11 @@ class AdamWConfig:
     eps: float = option(1e-8, help="Added to the denominator.", above=0)
     weight_decay: float = option(0.05, help="Decoupled decay of matrices.", low=0)
     max_grad_norm: float = option(1.0, help="The gradient is scaled down to this norm.", above=0)
+
+    def check(self) -> None:
+        """There are two moments."""
+        if len(self.betas) != 2:
+            raise ConfigError("betas", self.betas, "must be two numbers, e.g. [0.9,0.98]")
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:

@@ -63,7 +63,8 @@ def test_a_folder_is_all_that_is_needed(trained):
     assert summary["encoder"]["weights_digest"].startswith("sha256:")
     assert summary["encoder"]["random_weights"] is False
     assert summary["parameters"]["frozen"] > 10_000
-    assert "random weights" not in (folder / "run/model/README.md").read_text()
+    for page in ("run/model/README.md", "run/report.html"):
+        assert "random weights" not in (folder / page).read_text()
     decision = decide(folder)
     assert decision.choice in ("yes", "no") and decision.prediction_set is not None
 
@@ -100,5 +101,6 @@ def test_the_real_siglip_architecture_runs_offline_at_random_weights(tmp_path):
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["encoder"]["random_weights"] is True
     assert summary["parameters"]["frozen"] == 203_155_970
-    assert "random weights" in (tmp_path / "run/model/README.md").read_text()
+    for page in ("run/model/README.md", "run/report.html"):
+        assert "random weights" in (tmp_path / page).read_text()
     assert decide(tmp_path).choice in ("yes", "no")

@@ -1,0 +1,189 @@
+"""`python -m experiments.decide` and `Arbiter` on pictures that no run has seen."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from arbiter import Arbiter, Sample
+from arbiter.encoders.media import load_image
+from arbiter.errors import ArbiterError, DecisionError, MediaError, RunError, SampleError
+from arbiter.features.dataset import index_samples
+from arbiter.features.memory import MemoryStore
+from arbiter.files import write_manifest
+from arbiter.model.files import load_model
+from arbiter.model.predict import softmax
+from tests.conftest import draw_square, run_app
+
+COLORS = ["red", "green", "blue"]
+QUESTION = "what color is the shape?"
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("picture") / "a picture, unseen.png"
+    draw_square("red", 10, 20, 24).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def arbiter(smoke_run):
+    return Arbiter.load(smoke_run[0])
+
+
+def ask(smoke_run, *arguments: str):
+    return run_app("experiments.decide", f"run={smoke_run[0]}", *arguments)
+
+
+def test_a_decision_is_printed(smoke_run, picture):
+    done = ask(smoke_run, f"image={picture}", f"question={QUESTION}", "candidates=[red,green,blue]")
+    assert done.returncode == 0, done.stderr
+    for word in ("choice", "red", "green", "blue", "prediction set", "escalate", "%", "image"):
+        assert word in done.stdout
+
+
+def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
+    question = """what's "this", a $5 (five) = [red] {thing}\\?"""
+    done = ask(smoke_run, f"image={picture}", f"question={question}", "candidates=[yes,no]")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["question=q", "candidates=[a]"], "1 candidate(s) given; a decision needs at least two"),
+        (["question=q", "candidates=[]"], "0 candidate(s) given"),
+        (["question=q", "candidates=[a,b,a]"], "'a' is given more than once"),
+        (["question=q", "candidates=[a,b]", "image=missing.png"], "missing.png: no such file"),
+        (["question=q", "candidates=[a,b]", "image=README.md"], "not a readable image"),
+        (["question=q", "candidates=[a,b]", "context=some text"], "trained without it"),
+        (["question=q"], "candidates=???: is required"),
+        (["question=", "candidates=[a,b]"], "question is empty"),
+        (["question=q", "candidates=[a,b]", "alpha=2"], "alpha=2.0: must be a number > 0 and < 1"),
+        (["question=q", "candidates=[a,b]", "run=."], "no model there"),
+        (["question=q", "candidates=[a,b]", "run=nowhere"], "no model there"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_give_one_line(mistake, smoke_run, arguments, line):
+    if not any("run=" in argument for argument in arguments):
+        arguments = [*arguments, f"run={smoke_run[0]}"]
+    assert line in mistake("decide", *arguments)
+
+
+def test_nothing_is_left_behind(smoke_run, tmp_path, picture):
+    run, _ = smoke_run
+    done = run_app(
+        "experiments.decide",
+        f"run={run}",
+        f"image={picture}",
+        f"question={QUESTION}",
+        "candidates=[red,green]",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_form_of_an_image_gives_the_same_decision(arbiter, picture):
+    image = load_image(picture)
+    forms = (str(picture), picture, picture.read_bytes(), image, np.asarray(image))
+    decisions = [arbiter.decide(QUESTION, COLORS, image=form) for form in forms]
+    assert len({d.probabilities for d in decisions}) == 1
+    assert sum(decisions[0].probabilities) == pytest.approx(1)
+    assert decisions[0].choice == COLORS[decisions[0].index]
+
+
+def test_candidates_may_be_permuted(arbiter, picture):
+    forward = arbiter.decide(QUESTION, COLORS, image=picture)
+    backward = arbiter.decide(QUESTION, COLORS[::-1], image=picture)
+    np.testing.assert_allclose(forward.probabilities, backward.probabilities[::-1], atol=1e-5)
+
+
+def test_a_batch_decides_as_one_by_one(arbiter):
+    samples = [
+        Sample(question, candidates, images=(draw_square(color, 8, 8),))
+        for color in ("red", "blue")
+        for question, candidates in (
+            (QUESTION, tuple(COLORS)),
+            ("is there a red shape?", ("yes", "no")),
+        )
+    ] + [Sample("is there a shape?", ("yes", "no"))]
+    together = arbiter.decide_batch(samples)
+    for sample, decision in zip(samples, together, strict=True):
+        (alone,) = arbiter.decide_batch([sample])
+        np.testing.assert_allclose(decision.probabilities, alone.probabilities, atol=1e-5)
+
+
+def test_a_decision_is_the_calibrated_softmax_of_the_stored_weights(smoke_run, arbiter, picture):
+    """Through the parts, without the engine."""
+    import torch
+
+    from arbiter.features.batch import assemble
+
+    loaded = load_model(smoke_run[0] / "model")
+    sample = Sample(QUESTION, tuple(COLORS), images=(picture,))
+    store = MemoryStore(loaded.encoder, loaded.codecs)
+    data = index_samples({"": [sample]}, store, loaded.encoder.spec)[""]
+    with torch.no_grad():
+        logits = loaded.model(assemble(data, torch.tensor([[0]]))).logits[0, 0].numpy()
+    temperature = json.loads((smoke_run[0] / "model" / "calibration.json").read_text())[
+        "temperature"
+    ]
+    expected = softmax(logits, np.ones(3, bool), temperature)
+    decision = arbiter.decide(QUESTION, COLORS, image=picture)
+    np.testing.assert_allclose(decision.probabilities, expected, atol=1e-6)
+
+
+def test_wrong_inputs_raise_typed_errors(arbiter, picture):
+    with pytest.raises(SampleError):
+        arbiter.decide(QUESTION, ["red"], image=picture)
+    with pytest.raises(MediaError):
+        arbiter.decide(QUESTION, COLORS, image=b"not an image")
+    with pytest.raises(DecisionError, match="audio"):
+        arbiter.decide(QUESTION, COLORS, audio=np.zeros(1600, np.float32))
+    with pytest.raises(DecisionError, match="alpha"):
+        arbiter.decide(QUESTION, COLORS, alpha=0.0)
+
+
+def test_smaller_alpha_gives_larger_sets(arbiter, picture):
+    sizes = [
+        len(arbiter.decide(QUESTION, COLORS, image=picture, alpha=a).prediction_set)
+        for a in (0.5, 0.2, 0.01, 0.001)
+    ]
+    assert sizes == sorted(sizes)
+    # 82 calibration samples cannot vouch for 99.9%: the set is everything, and says so.
+    assert sizes[-1] == 3
+
+
+@pytest.mark.parametrize("damage", ["flip", "missing", "shape", "extra", "version", "target"])
+def test_a_damaged_model_is_refused(smoke_run, tmp_path, damage):
+    model = tmp_path / "model"
+    shutil.copytree(smoke_run[0] / "model", model)
+    weights, config = model / "model_fp32.safetensors", model / "config.json"
+    tensors = load_file(weights)
+    saved = json.loads(config.read_text())
+    if damage == "flip":
+        raw = bytearray(weights.read_bytes())
+        raw[-1] ^= 1
+        weights.write_bytes(raw)
+    elif damage == "missing":
+        tensors.pop("norm.weight")
+    elif damage == "shape":
+        tensors["norm.weight"] = tensors["norm.weight"][:-1].clone()
+    elif damage == "extra":
+        tensors["other"] = tensors["norm.weight"].clone()
+    elif damage == "version":
+        saved["format_version"] = 99
+    else:
+        saved["encoder"]["_target_"] = "os.system"
+    if damage != "flip":
+        save_file(tensors, weights)
+        config.write_text(json.dumps(saved))
+        write_manifest(model)
+    with pytest.raises(RunError) as error:
+        Arbiter.load(model)
+    assert isinstance(error.value, ArbiterError)
+    assert "\n" not in str(error.value)

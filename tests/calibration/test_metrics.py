@@ -1,0 +1,45 @@
+import math
+
+import numpy as np
+import pytest
+
+from arbiter.calibration import metrics
+
+
+def test_wilson_interval_solves_its_equation():
+    # The bounds are the p with (successes/n - p)^2 = z^2 p (1 - p) / n.
+    for successes, trials in ((8, 10), (0, 20), (20, 20), (9648, 9673)):
+        for bound in metrics.wilson_interval(successes, trials):
+            left = (successes / trials - bound) ** 2
+            assert left == pytest.approx(1.959964**2 * bound * (1 - bound) / trials, abs=1e-12)
+
+
+def test_ece_of_hand_made_bins():
+    # Two bins of two: confidences .6 .6 (one right) and .9 .9 (both right).
+    probabilities = np.array([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1], [0.9, 0.1]])
+    answer = np.array([0, 1, 0, 0])
+    expected = 0.5 * abs(0.6 - 0.5) + 0.5 * abs(0.9 - 1.0)
+    assert metrics.expected_calibration_error(probabilities, answer, bins=2) == pytest.approx(
+        expected
+    )
+
+
+def test_ece_of_honest_confidences_is_small():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1, 50_000)
+    probabilities = np.stack([confidence, 1 - confidence], axis=1)
+    answer = (rng.random(50_000) > confidence).astype(int)
+    assert metrics.expected_calibration_error(probabilities, answer) < 0.01
+
+
+def test_nll_and_entropy():
+    probabilities = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]])
+    answer = np.array([1, 0])
+    assert metrics.negative_log_likelihood(probabilities, answer) == pytest.approx(math.log(4) / 2)
+    np.testing.assert_allclose(metrics.entropy(probabilities), [1.5 * math.log(2), 0], atol=1e-12)
+
+
+def test_summary_counts():
+    summary = metrics.summarize(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 0, 0]))
+    assert summary["n"] == 3
+    assert summary["accuracy"] == pytest.approx(2 / 3)
