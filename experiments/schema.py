@@ -89,6 +89,19 @@ class BenchConfig:
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
 
 
+@dataclass
+class BenchFeaturesConfig:
+    """`python -m experiments.bench_features`."""
+
+    encoder: Any = option(help="Frozen perception.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+    stored_images: int = option(
+        100_000, help="Synthetic images of 196 x 768 tokens; 0: none.", low=0
+    )
+    encoded_images: int = option(64, help="Pictures of 640 x 480 pixels to encode; 0: none.", low=0)
+    batches: int = option(500, help="Batches of 16 images to assemble.", low=1)
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
@@ -96,6 +109,7 @@ def register() -> None:
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
+    store.store(name="bench_features_schema", node=BenchFeaturesConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)

@@ -30,9 +30,9 @@ from arbiter.encoders.openclip_source import (
 )
 from arbiter.encoders.openclip_towers import (
     Shapes,
-    Towers,
     find_shapes,
     image_outputs,
+    load_tokenizer,
     load_towers,
     padding_id,
     text_lengths,
@@ -107,7 +107,7 @@ class OpenCLIPEncoder:
         self.config = config
         self._compute = compute or Compute()
         self._lock = threading.Lock()
-        self._towers: Towers | None = None
+        self._towers: torch.nn.Module | None = None
 
     # ------------------------------------------------------------ description, without weights
 
@@ -237,15 +237,16 @@ class OpenCLIPEncoder:
     @torch.no_grad()
     def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """One pooled token per text and, with `text_tokens`, one per token of the tokenizer."""
-        towers = self._load()
-        ids = towers.tokenizer(list(texts))
+        # First, because a missing one shows at once where the towers take seconds.
+        ids = self._tokenizer(list(texts))
+        model = self._load()
         with self._compute.autocast():
-            output = text_outputs(towers.model, ids.to(self._compute.device))
+            output = text_outputs(model, ids.to(self._compute.device))
         streams = {
             "pooled": Tokens(unit_rms(output["text_features"]), np.ones(len(texts), np.int64))
         }
         if self.config.text_tokens:
-            counts = text_lengths(ids, padding_id(towers.tokenizer))
+            counts = text_lengths(ids, padding_id(self._tokenizer))
             kept = np.arange(ids.shape[1]) < counts[:, None]
             positions = kept.nonzero()[1][:, None].astype(np.int16)
             values = unit_rms(output["text_intermediates"][-1])[kept]
@@ -255,7 +256,7 @@ class OpenCLIPEncoder:
     @torch.no_grad()
     def encode_image(self, images: Sequence[Image.Image | torch.Tensor]) -> dict[str, Tokens]:
         """The pooled whole image, and the patches of all its views; takes prepared images too."""
-        model = self._load().model
+        model = self._load()
         prepared = [self.prepare("image", i) if isinstance(i, Image.Image) else i for i in images]
         counts = np.array([len(view) for view in prepared], np.int64)
         pooled, patches = [], []
@@ -283,12 +284,15 @@ class OpenCLIPEncoder:
             ),
         }
 
-    def _load(self) -> Towers:
-        """The towers and the tokenizer, loaded by the first call."""
+    @cached_property
+    def _tokenizer(self) -> Callable[[list[str]], torch.Tensor]:
+        return load_tokenizer(self.config.model_name)
+
+    def _load(self) -> torch.nn.Module:
+        """The towers, loaded by the first call."""
         with self._lock:
             if self._towers is None:
                 self._towers = load_towers(
-                    self.config.model_name,
                     self._architecture.build_name,
                     self._weights_path,
                     self._compute.device,

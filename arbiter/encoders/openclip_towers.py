@@ -35,14 +35,6 @@ class Shapes:
     parameters: int
 
 
-@dataclass(frozen=True)
-class Towers:
-    """A model ready to encode, in evaluation mode, and its tokenizer: texts to ids [N, length]."""
-
-    model: torch.nn.Module
-    tokenizer: Callable[[list[str]], torch.Tensor]
-
-
 def find_shapes(build_name: str, size: Sequence[int]) -> Shapes:
     """Run the image tower on torch's meta device: shapes without weights or arithmetic.
 
@@ -79,25 +71,19 @@ def find_shapes(build_name: str, size: Sequence[int]) -> Shapes:
 
 
 def load_towers(
-    model_name: str, build_name: str, weights: Path | None, device: torch.device, random_seed: int
-) -> Towers:
-    """Build both towers on `device`, with the weights of a file, or random ones for None.
-
-    Args:
-        model_name: names the tokenizer.
-        build_name: names the towers, without asking the hub.
+    build_name: str, weights: Path | None, device: torch.device, random_seed: int
+) -> torch.nn.Module:
+    """Both towers on `device` in evaluation mode, with a file's weights, or random ones for None.
 
     Raises:
-        EncoderError: the file does not fit the architecture, or the tokenizer cannot be found.
+        EncoderError: the file does not fit the architecture.
     """
-    # First, because it fails at once where the towers take seconds.
-    tokenizer = _tokenizer(model_name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed)
         model = _build(build_name, torch.device("cpu"))
     if weights is not None:
-        _load_weights(model, model_name, weights)
-    return Towers(model.eval().to(device), tokenizer)
+        _load_weights(model, build_name, weights)
+    return model.eval().to(device)
 
 
 def image_outputs(model: torch.nn.Module, pixels: torch.Tensor, patch_format: str) -> dict:
@@ -184,7 +170,12 @@ def _load_weights(model: torch.nn.Module, model_name: str, path: Path) -> None:
         ) from None
 
 
-def _tokenizer(model_name: str) -> Callable[[list[str]], torch.Tensor]:
+def load_tokenizer(model_name: str) -> Callable[[list[str]], torch.Tensor]:
+    """The tokenizer that belongs to a model: texts to ids [N, length].
+
+    Raises:
+        EncoderError: it cannot be found, or needs a package that is not installed.
+    """
     import huggingface_hub
     import open_clip
 

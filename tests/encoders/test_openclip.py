@@ -272,7 +272,7 @@ def test_weights_of_another_architecture_are_refused(listed, tmp_path):
     given = PreprocessConfig(MEAN, STD, "bilinear", "squash")
     encoder = named(listed, str(path), preprocess=given)
     with pytest.raises(EncoderError, match=r"not the weights of arbiter-tiny.*Missing key"):
-        encoder.encode_text(["a"])
+        encoder.encode_image([noise(32, 32)])
 
 
 def test_damaged_weights_are_refused(tmp_path):
