@@ -10,8 +10,9 @@ from arbiter.encoders.base import StreamSpec
 from arbiter.features.codec import Int8Codec
 from arbiter.features.ragged import spans
 
-# Mapped pages count as resident memory until they are given back; the page cache keeps them.
-_RELEASE_BYTES = 128 * 2**20
+# Mapped pages count as resident memory until they are given back; the page cache keeps them. So
+# little at a time, because the system maps up to 20 times as much as is touched.
+_RELEASE_BYTES = 8 * 2**20
 
 Tensors = dict[str, torch.Tensor]
 
