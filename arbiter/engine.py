@@ -12,9 +12,10 @@ import numpy as np
 from arbiter.calibration.calibration import Calibration
 from arbiter.calibration.conformal import prediction_set, quantile
 from arbiter.calibration.metrics import entropy
+from arbiter.encoders.base import Compute
 from arbiter.errors import DecisionError
 from arbiter.features.dataset import index_samples
-from arbiter.features.store import MemoryStore
+from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
 from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device
@@ -86,7 +87,8 @@ class Arbiter:
         directory = Path(path)
         if (directory / "model").is_dir():
             directory = directory / "model"
-        return cls(to_device(load_model(directory), resolve_device(device)))
+        resolved = resolve_device(device)
+        return cls(to_device(load_model(directory, Compute(resolved)), resolved))
 
     def decide(
         self,

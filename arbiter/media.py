@@ -70,3 +70,19 @@ def image_key(image: Image.Image) -> bytes:
 def audio_key(waveform: np.ndarray) -> bytes:
     """The 32-byte content key of a mono float32 waveform at 16 kHz."""
     return hashlib.sha256(b"audio\0" + np.ascontiguousarray(waveform).tobytes()).digest()
+
+
+def load(kind: str, ref: object) -> object:
+    """What an encoder takes of a reference to 'text', 'image' or 'audio'.
+
+    Raises:
+        MediaError: an image cannot be read.
+    """
+    if kind == "image":
+        return load_image(ref)
+    return np.ascontiguousarray(ref) if kind == "audio" else ref
+
+
+def content_key(kind: str, content: object) -> bytes:
+    """The 32-byte key of what `load` gave."""
+    return {"text": text_key, "image": image_key, "audio": audio_key}[kind](content)

@@ -141,6 +141,8 @@ def write_report(run: Path, gallery: Sequence[Shown]) -> Path:
 
 def _headline(summary: dict) -> str:
     lines = []
+    if summary["encoder"]["random_weights"]:
+        lines.append("<p><b>The encoder has random weights, as asked for.</b></p>")
     for source, part in summary["test"].items():
         low, high = part["accuracy_interval"]
         lines.append(
@@ -193,7 +195,9 @@ def _card(shown: Shown) -> str:
 
 
 def _facts(summary: dict) -> str:
+    encoder = {k: v for k, v in summary["encoder"].items() if k != "random_weights"}
     facts = {
+        "encoder": ", ".join(map(str, encoder.values())),
         "samples": ", ".join(f"{n:,} {split}" for split, n in summary["samples"].items()),
         "parameters": f"{summary['parameters']['trainable']:,} trained, "
         f"{summary['parameters']['active_per_token']:,} per token",

@@ -16,6 +16,7 @@ from arbiter.datasets.mix import DatasetConfig
 from arbiter.datasets.robotics import RoboticsConfig
 from arbiter.datasets.scienceqa import ScienceQAConfig
 from arbiter.datasets.seed_bench import SeedBench2Config, SeedBenchConfig
+from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
@@ -75,6 +76,23 @@ class DecideConfig:
 
 
 @dataclass
+class PruneConfig:
+    """Which tables of the feature store to remove; all given conditions must hold."""
+
+    older_than_days: float | None = option(None, help="Unused for longer than this.", low=0)
+    encoder: str | None = option(None, help="An encoder, a model or a table by name.")
+
+
+@dataclass
+class FeaturesConfig:
+    """`python -m experiments.features`."""
+
+    paths: PathsConfig = option(PathsConfig(), help="Folders.")
+    verify: bool = option(False, help="Check every byte; remove what is damaged.")
+    prune: PruneConfig = option(PruneConfig(), help="What to remove.")
+
+
+@dataclass
 class BenchConfig:
     """`python -m experiments.bench`."""
 
@@ -84,13 +102,29 @@ class BenchConfig:
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
 
 
+@dataclass
+class BenchFeaturesConfig:
+    """`python -m experiments.bench_features`."""
+
+    encoder: Any = option(help="Frozen perception.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+    stored_images: int = option(
+        100_000, help="Synthetic images of 196 x 768 tokens; 0: none.", low=0
+    )
+    encoded_images: int = option(64, help="Pictures of 640 x 480 pixels to encode; 0: none.", low=0)
+    batches: int = option(500, help="Batches of 16 images to assemble.", low=1)
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
+    store.store(name="bench_features_schema", node=BenchFeaturesConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
+    store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
     sources = {
         "ai2d": AI2DConfig,

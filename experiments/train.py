@@ -18,8 +18,10 @@ from arbiter.calibration.calibration import calibrate
 from arbiter.config import build, instantiate
 from arbiter.console import console
 from arbiter.datasets.mix import load_mix
+from arbiter.encoders.base import Compute
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
+from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic
 from arbiter.hardware.device import resolve_device
@@ -78,11 +80,21 @@ def train(
     log.info("samples: %s", ", ".join(f"{n} {split}" for split, n in sizes.items()))
 
     # Features
-    encoder = build(config.encoder)
-    store = FeatureStore(
-        Path(config.paths.features), encoder, config.hardware.encoder_batch_size, FeatureProgress()
-    )
-    data = index_samples(samples, store, encoder.spec)
+    encoder_device = device
+    if config.hardware.encoder_device is not None:
+        encoder_device = resolve_device(config.hardware.encoder_device, "hardware.encoder_device")
+    compute = Compute(encoder_device, config.hardware.encoder_precision)
+    encoder = build(config.encoder, compute=compute)
+    perception = encoder.describe()
+    if perception["random_weights"]:
+        log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
+    hardware = config.hardware
+    with BuildProgress() as progress:
+        store = FeatureStore(
+            Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
+            hardware.decode_threads,
+        )  # fmt: skip
+        data = index_samples(samples, store, encoder.spec)
     kinds = sorted(data["train"].tables)
     fingerprint = store.fingerprint(kinds)
 
@@ -107,6 +119,7 @@ def train(
         "git_revision": git_revision(),
         "versions": versions(),
         "machine": machine,
+        "encoder": perception,
         "feature_fingerprint": fingerprint,
         "parameters": parameters,
         "samples": sizes,
@@ -153,21 +166,14 @@ def train(
         "test": test,
     }
     with new_directory(run.model) as directory:
-        save_model(directory, model, config.encoder, {kind: store.codecs(kind) for kind in kinds})
+        codecs = {kind: store.codecs(kind) for kind in kinds}
+        save_model(directory, model, encoder, codecs)
         write_json_atomic(directory / "calibration.json", calibration.to_dict())
         (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
     run.write_summary(summary)
     run.log("final", **summary)
     write_report(run.path, gallery)
     return best.accuracy
-
-
-class FeatureProgress:
-    """Shows a feature build as one progress bar per content kind."""
-
-    def __call__(self, kind: str, done: int, total: int) -> None:
-        """Report that `done` of `total` contents are encoded."""
-        log.info("features: %d of %d %s contents encoded", done, total, kind)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 from PIL import Image
 
 
@@ -35,9 +36,14 @@ class FeatureSpec:
     """All streams of an encoder, by content kind ('text', 'image', 'audio') and stream name.
 
     'text' and 'image' have the stream 'pooled' with exactly one token per content.
+
+    Attributes:
+        streams: content kind -> stream name -> shape.
+        aligned: pooled text and pooled image share a space, where a small angle means a match.
     """
 
     streams: dict[str, dict[str, StreamSpec]] = field(default_factory=dict)
+    aligned: bool = False
 
     def __getitem__(self, kind: str) -> dict[str, StreamSpec]:
         return self.streams[kind]
@@ -61,15 +67,47 @@ class Tokens:
     positions: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Compute:
+    """Where and how precisely an encoder with weights runs.
+
+    Attributes:
+        device: its device.
+        precision: 'float32', 'bfloat16' or 'float16', of the towers' arithmetic.
+    """
+
+    device: torch.device = torch.device("cpu")
+    precision: str = "float32"
+
+    def autocast(self) -> torch.autocast:
+        """A context in which the towers compute in this precision."""
+        # A device without autocast (DirectML) takes part only in float32, where there is none.
+        kind = self.device.type if self.precision != "float32" else "cpu"
+        dtype = torch.float16 if self.precision == "float16" else torch.bfloat16
+        return torch.autocast(kind, dtype, enabled=self.precision != "float32")
+
+
 class Encoder(Protocol):
-    """Frozen perception. Media and text in, feature arrays out; nothing is trained."""
+    """Frozen perception. Media and text in, feature arrays out; nothing is trained.
+
+    Built as `build(config, compute=Compute(...))`; weights are loaded by the first encoding only.
+    """
 
     spec: FeatureSpec
     num_parameters: int
     """Frozen parameters; 0 for an encoder without weights."""
 
+    def describe(self) -> dict:
+        """What perceives, for summaries: at least 'name' and whether there are 'random_weights'."""
+
     def fingerprint(self, kind: str) -> dict:
         """Everything that the features of one content kind depend on, as JSON; loads no weights."""
+
+    def prepare(self, kind: str, content: object) -> object:
+        """The part of encoding that each content needs by itself; runs in worker threads.
+
+        `encode_<kind>` takes what this returns as well as the content itself.
+        """
 
     def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """One entry per stream of 'text'."""

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from arbiter.config import option
-from arbiter.encoders.base import FeatureSpec, StreamSpec, Tokens
+from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec, Tokens
 from arbiter.errors import ConfigError
 from arbiter.sample import AUDIO_RATE_HZ
 
@@ -38,6 +38,8 @@ class RawEncoderConfig:
 
     _target_: str = field(default="arbiter.encoders.raw.RawEncoder", metadata={"help": "class"})
     text_dim: int = option(256, help="Buckets that text n-grams are hashed into.", low=16)
+    text_tokens: bool = option(False, help="Give each word as a token too, beside the whole text.")
+    max_text_tokens: int = option(64, help="Words kept of a text as tokens.", low=1, high=4096)
     image_size: list[int] = option([64, 64], help="Height and width in pixels.", low=8, high=1024)
     patch_size: int = option(8, help="Side of a square patch in pixels.", low=2, high=32)
     max_patches: int = option(
@@ -62,9 +64,14 @@ class RawEncoderConfig:
 # ---------------------------------------------------------------- text
 
 
+def split_words(text: str) -> list[str]:
+    """Words and single punctuation marks, in lower case."""
+    return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
 def _ngrams(text: str) -> list[tuple[str, float]]:
     """Word uni- and bigrams (weight 1) and character 3- and 4-grams (weight 0.5)."""
-    words = re.findall(r"\w+|[^\w\s]", text.lower())
+    words = split_words(text)
     bigrams = [f"{a} {b}" for a, b in pairwise(words)]
     padded = f" {' '.join(words)} "
     characters = [padded[i : i + n] for n in (3, 4) for i in range(len(padded) - n + 1)]
@@ -150,7 +157,9 @@ class RawEncoder:
     Config = RawEncoderConfig
     num_parameters = 0
 
-    def __init__(self, config: RawEncoderConfig):
+    def __init__(self, config: RawEncoderConfig, compute: Compute | None = None):
+        # There are no weights, so nothing depends on where and how precisely they would run.
+        del compute
         self.config = config
         height, width = config.image_size
         self._rows, self._columns = height // config.patch_size, width // config.patch_size
@@ -158,9 +167,12 @@ class RawEncoder:
         # A mirrored cosine of odd frequency changes its sign, one of even frequency does not.
         v = np.arange(patch_dim) % config.patch_size
         flip = tuple(int(s) for s in 1 - 2 * (v % 2))
+        text = {"pooled": StreamSpec(config.text_dim)}
+        if config.text_tokens:
+            text["tokens"] = StreamSpec(config.text_dim, (config.max_text_tokens,))
         self.spec = FeatureSpec(
             {
-                "text": {"pooled": StreamSpec(config.text_dim)},
+                "text": text,
                 "image": {
                     "pooled": StreamSpec(patch_dim, (), flip),
                     "patches": StreamSpec(patch_dim, (1, self._rows, self._columns), flip),
@@ -171,8 +183,9 @@ class RawEncoder:
 
     def fingerprint(self, kind: str) -> dict:
         """The encoder's version and the options that bear on `kind`."""
+        words = ("text_tokens", "max_text_tokens") if self.config.text_tokens else ()
         used = {
-            "text": ("text_dim",),
+            "text": ("text_dim", *words),
             "image": ("image_size", "patch_size", "max_patches"),
             "audio": ("mel_bins", "max_audio_tokens"),
         }[kind]
@@ -185,10 +198,27 @@ class RawEncoder:
             **{name: options[name] for name in used},
         }
 
+    def describe(self) -> dict:
+        """What perceives, for summaries and reports."""
+        return {"name": "raw", "random_weights": False}
+
+    def prepare(self, kind: str, content: object) -> object:
+        """Nothing to do ahead: the transforms are the whole work."""
+        return content
+
     def encode_text(self, texts: Sequence[str]) -> dict[str, Tokens]:
-        """One hashed vector per text."""
-        values = np.stack([hash_text(text, self.config.text_dim) for text in texts])
-        return {"pooled": Tokens(values, np.ones(len(texts), np.int64))}
+        """One hashed vector per text and, with `text_tokens`, one per word."""
+        dim = self.config.text_dim
+        values = np.stack([hash_text(text, dim) for text in texts])
+        streams = {"pooled": Tokens(values, np.ones(len(texts), np.int64))}
+        if self.config.text_tokens:
+            words = [split_words(text)[: self.config.max_text_tokens] for text in texts]
+            counts = np.array([len(part) for part in words], np.int64)
+            flat = [hash_text(word, dim) for part in words for word in part]
+            positions = np.concatenate([np.arange(count) for count in counts])[:, None]
+            hashed = np.array(flat, np.float32).reshape(-1, dim)
+            streams["tokens"] = Tokens(hashed, counts, positions.astype(np.int16))
+        return streams
 
     def encode_image(self, images: Sequence[Image.Image]) -> dict[str, Tokens]:
         """The mean patch, and the patches of highest energy as differences from it."""

@@ -6,6 +6,7 @@ D features. Everything is padded; masks say what is real.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -36,6 +37,25 @@ class MediaTokens:
 
 
 @dataclass(frozen=True)
+class TextTokens:
+    """The tokens of V distinct texts, and which of them each question has.
+
+    Attributes:
+        tokens: values [V, T, D], mask [V, T] and positions [V, T, 1].
+        index: int64 [B, Q] into the texts.
+        present: bool [B, Q], true where a question has such a text.
+    """
+
+    tokens: MediaTokens
+    index: torch.Tensor
+    present: torch.Tensor
+
+    def to(self, device: torch.device) -> TextTokens:
+        """The same tokens on another device."""
+        return TextTokens(self.tokens.to(device), self.index.to(device), self.present.to(device))
+
+
+@dataclass(frozen=True)
 class DecisionBatch:
     """Questions grouped by the media they are about.
 
@@ -50,6 +70,7 @@ class DecisionBatch:
         answer: int64 [B, Q], index into candidates, -1 where unknown or padding.
         sample: int64 [B, Q], index into the dataset, -1 for padding.
         media: token kind ('image', 'patches', 'video', 'audio') -> tokens; absent kinds are absent.
+        text_tokens: 'question' and 'context' -> their tokens, where the encoder gives such.
     """
 
     texts: torch.Tensor
@@ -62,11 +83,18 @@ class DecisionBatch:
     answer: torch.Tensor
     sample: torch.Tensor
     media: dict[str, MediaTokens] = field(default_factory=dict)
+    text_tokens: dict[str, TextTokens] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> DecisionBatch:
         """The same batch on another device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if name != "media"}
-        return DecisionBatch(**moved, media={k: m.to(device) for k, m in self.media.items()})
+        return DecisionBatch(
+            **{
+                name: {k: v.to(device) for k, v in value.items()}
+                if isinstance(value, dict)
+                else value.to(device)
+                for name, value in vars(self).items()
+            }
+        )
 
     def without_media(self) -> DecisionBatch:
         """The same questions with all media absent."""
@@ -128,6 +156,28 @@ def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
         answer=spread(dataset.answer[flat], -1),
         sample=blocks,
         media=_media(dataset, dataset.media[sample[:, 0]]),
+        text_tokens={
+            name: _text_tokens(dataset, rows, spread)
+            for name, rows in (("question", dataset.question[flat]), ("context", context_rows))
+            if "tokens" in dataset.tables["text"].streams and bool((rows >= 0).any())
+        },
+    )
+
+
+def _text_tokens(
+    dataset: FeatureDataset, rows: torch.Tensor, spread: Callable[..., torch.Tensor]
+) -> TextTokens:
+    """The tokens of the texts `rows` [flat questions], -1 where there is none."""
+    stream = dataset.tables["text"].streams["tokens"]
+    distinct, inverse = torch.unique(rows[rows >= 0], return_inverse=True)
+    values, positions = stream.gather(distinct)
+    padded, mask = pad(values, stream.counts[distinct])
+    index = torch.zeros_like(rows)
+    index[rows >= 0] = inverse
+    return TextTokens(
+        MediaTokens(padded, mask, pad(positions, stream.counts[distinct])[0]),
+        spread(index),
+        spread(rows >= 0, False),
     )
 
 

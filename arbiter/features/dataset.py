@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from arbiter.encoders.base import FeatureSpec
 from arbiter.errors import EncoderError
 from arbiter.features.ragged import Ragged
-from arbiter.features.store import FeatureTable
-from arbiter.media import audio_key, image_key, load_image, text_key
+from arbiter.features.table import FeatureTable
 from arbiter.sample import Modality, Sample
 
 
 class Store(Protocol):
     """Anything that turns contents into a feature table."""
 
-    def ensure(
-        self, kind: str, keys: Sequence[bytes], load: Callable[[int], object]
-    ) -> FeatureTable:
-        """A table that holds every one of `keys`."""
+    def ensure(self, kind: str, refs: Sequence[object]) -> tuple[FeatureTable, torch.Tensor]:
+        """A table that holds all of `refs`, and each one's row in it, int64 [len(refs)]."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +54,21 @@ class FeatureDataset:
         return len(self.question)
 
 
-class _Contents:
-    """Content keys of one kind, each distinct reference read once."""
+class _References:
+    """Distinct references to contents of one kind, in order of first appearance."""
 
-    def __init__(self, key_of: Callable[[object], bytes], load: Callable[[object], object]):
-        self._key_of, self._load = key_of, load
-        self._known: dict[object, bytes] = {}
-        self.keys: list[bytes] = []
-        self._refs: list[object] = []
+    def __init__(self) -> None:
+        self._places: dict[object, int] = {}
+        self.refs: list[object] = []
 
-    def add(self, ref: object) -> bytes:
-        """The content key of what `ref` refers to."""
+    def add(self, ref: object) -> int:
+        """The place of a reference in `refs`."""
         # Arrays and images are not hashable by value; their identity is enough to save work.
-        name = ref if isinstance(ref, str) or hasattr(ref, "joinpath") else id(ref)
-        if name not in self._known:
-            self._known[name] = self._key_of(self._load(ref))
-            self.keys.append(self._known[name])
-            self._refs.append(ref)
-        return self._known[name]
-
-    def load(self, position: int) -> object:
-        """Decode the content of `keys[position]`."""
-        return self._load(self._refs[position])
+        name = ref if isinstance(ref, (str, Path)) else id(ref)
+        if name not in self._places:
+            self._places[name] = len(self.refs)
+            self.refs.append(ref)
+        return self._places[name]
 
 
 def index_samples(
@@ -90,31 +80,32 @@ def index_samples(
         EncoderError: a sample carries a modality that the encoder cannot perceive.
         MediaError: an image cannot be decoded.
     """
-    contents = {
-        "text": _Contents(text_key, lambda text: text),
-        "image": _Contents(image_key, load_image),
-        "audio": _Contents(audio_key, lambda waveform: np.ascontiguousarray(waveform)),
+    references = {kind: _References() for kind in ("text", "image", "audio")}
+    placed = {
+        name: [_places(sample, references, spec) for sample in part]
+        for name, part in samples.items()
     }
-    keyed = {
-        name: [_keys(sample, contents, spec) for sample in part] for name, part in samples.items()
-    }
-    tables = {
-        kind: store.ensure(kind, part.keys, part.load)
-        for kind, part in contents.items()
-        if part.keys
-    }
-    return {name: _dataset(keyed[name], tables, samples[name]) for name in samples}
+    tables, rows = {}, {}
+    for kind, part in references.items():
+        if part.refs:
+            tables[kind], found = store.ensure(kind, part.refs)
+            rows[kind] = found.tolist()
+    return {name: _dataset(placed[name], tables, rows, samples[name]) for name in samples}
 
 
 @dataclass(frozen=True)
-class _SampleKeys:
-    question: bytes
-    context: bytes | None
-    candidates: tuple[bytes, ...]
-    media: tuple[tuple[bytes, ...], tuple[bytes, ...], bytes | None]
+class _Places:
+    """A sample's contents as places in the references of their kinds."""
+
+    question: int
+    context: int | None
+    candidates: tuple[int, ...]
+    images: tuple[int, ...]
+    video: tuple[int, ...]
+    audio: int | None
 
 
-def _keys(sample: Sample, contents: dict[str, _Contents], spec: FeatureSpec) -> _SampleKeys:
+def _places(sample: Sample, references: dict[str, _References], spec: FeatureSpec) -> _Places:
     needs = {Modality.IMAGE: "image", Modality.VIDEO: "image", Modality.AUDIO: "audio"}
     for modality in sample.modalities & needs.keys():
         if needs[modality] not in spec:
@@ -122,42 +113,47 @@ def _keys(sample: Sample, contents: dict[str, _Contents], spec: FeatureSpec) -> 
                 f"{sample.source} {sample.id}: the encoder has no features for {modality.value}; "
                 "choose another encoder or leave the source out"
             )
-    text, image = contents["text"].add, contents["image"].add
-    return _SampleKeys(
+    text, image = references["text"].add, references["image"].add
+    return _Places(
         question=text(sample.question),
         context=text(sample.context) if Modality.CONTEXT in sample.modalities else None,
         candidates=tuple(text(candidate) for candidate in sample.candidates),
-        media=(
-            tuple(image(ref) for ref in sample.images),
-            tuple(image(ref) for ref in sample.video),
-            None if sample.audio is None else contents["audio"].add(sample.audio),
-        ),
+        images=tuple(image(ref) for ref in sample.images),
+        video=tuple(image(ref) for ref in sample.video),
+        audio=None if sample.audio is None else references["audio"].add(sample.audio),
     )
 
 
 def _dataset(
-    keyed: list[_SampleKeys], tables: dict[str, FeatureTable], samples: Sequence[Sample]
+    placed: list[_Places],
+    tables: dict[str, FeatureTable],
+    rows: dict[str, list[int]],
+    samples: Sequence[Sample],
 ) -> FeatureDataset:
-    rows = {kind: table.rows for kind, table in tables.items()}
+    text, image, audio = rows["text"], rows.get("image", []), rows.get("audio", [])
+    # By row, so that equal contents under two names are one media set.
     media_ids: dict[tuple, int] = {}
-    media = [media_ids.setdefault(keys.media, len(media_ids)) for keys in keyed]
-    text = rows["text"]
+    media = []
+    for places in placed:
+        contents = (
+            tuple(image[i] for i in places.images),
+            tuple(image[i] for i in places.video),
+            -1 if places.audio is None else audio[places.audio],
+        )
+        media.append(media_ids.setdefault(contents, len(media_ids)))
 
     def tensor(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64)
 
-    def images(part: int) -> Ragged:
-        return Ragged.of([[rows["image"][key] for key in m[part]] for m in media_ids])
-
     return FeatureDataset(
         tables=tables,
-        question=tensor([text[keys.question] for keys in keyed]),
-        context=tensor([-1 if k.context is None else text[k.context] for k in keyed]),
-        candidates=Ragged.of([[text[c] for c in keys.candidates] for keys in keyed]),
+        question=tensor([text[p.question] for p in placed]),
+        context=tensor([-1 if p.context is None else text[p.context] for p in placed]),
+        candidates=Ragged.of([[text[c] for c in p.candidates] for p in placed]),
         answer=tensor([-1 if s.answer is None else s.answer for s in samples]),
         media=tensor(media),
-        media_images=images(0),
-        media_frames=images(1),
-        media_audio=tensor([-1 if m[2] is None else rows["audio"][m[2]] for m in media_ids]),
+        media_images=Ragged.of([images for images, _, _ in media_ids]),
+        media_frames=Ragged.of([frames for _, frames, _ in media_ids]),
+        media_audio=tensor([sound for _, _, sound in media_ids]),
         samples=samples,
     )

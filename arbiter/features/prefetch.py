@@ -4,10 +4,38 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, ahead: int
+) -> Iterator[Result]:
+    """`map` in worker threads: results in order, at most `ahead` made before they are asked for.
+
+    An error of the function is raised where its result would have come. With no threads, plain
+    `map`.
+    """
+    if threads == 0:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+        waiting: deque = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def prefetch(items: Iterable[Item], ahead: int) -> Iterator[Item]:

@@ -6,15 +6,22 @@ One atomic rename publishes contents and checksum together, so a reader sees a w
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from arbiter.errors import StoreError
 from arbiter.files import file_digest, fsync_path
+
+_DTYPES = {
+    "U8": np.uint8, "I8": np.int8, "I16": np.int16, "I64": np.int64,
+    "F16": np.float16, "F32": np.float32,
+}  # fmt: skip
 
 
 def write_shard(directory: Path, number: int, tensors: dict[str, np.ndarray]) -> Path:
@@ -36,12 +43,75 @@ def list_shards(directory: Path) -> list[Path]:
     return sorted(directory.glob("[0-9]*-*.safetensors"))
 
 
+def next_number(shards: list[Path]) -> int:
+    """The lowest number that no shard has: a rebuilt shard takes the place of the lost one."""
+    taken = {int(path.name.split("-")[0]) for path in shards}
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
 def shard_is_intact(path: Path) -> bool:
-    """Whether a shard's contents are still those that its name promises."""
+    """Whether a shard's contents are still those that its name promises; reads all of it."""
     return path.stem.split("-")[1] == file_digest(path)[:16]
 
 
-def map_shard(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a shard, backed by the file: pages are read when they are touched."""
-    with safe_open(path, framework="pt") as shard:
-        return {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
+def shard_is_whole(path: Path) -> bool:
+    """Whether a shard has the length that its header promises; reads the header only."""
+    try:
+        return path.stat().st_size == read_header(path)[1]
+    except StoreError:
+        return False
+
+
+def read_header(path: Path) -> tuple[dict[str, dict], int]:
+    """The tensors' descriptions, with offsets into the file, and the length of the file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        # A damaged length must not make us read the whole file as a header.
+        text = file.read(length) if length < 2**20 else b""
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        start = 8 + length
+        for entry in header.values():
+            entry["data_offsets"] = [start + offset for offset in entry["data_offsets"]]
+        end = max(entry["data_offsets"][1] for entry in header.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(
+            f"features: {path} has a damaged header; python -m experiments.features verify=true"
+        ) from None
+    return header, end
+
+
+class MappedShard:
+    """A shard's tensors, backed by the file: pages are read when they are touched.
+
+    Attributes:
+        tensors: by name.
+    """
+
+    def __init__(self, path: Path):
+        header, end = read_header(path)
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise StoreError(
+                    f"features: {path} is cut short; python -m experiments.features verify=true"
+                )
+            # Copy-on-write only because torch wants writable memory; nothing is ever written.
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self.tensors = {
+            name: torch.from_numpy(
+                np.frombuffer(
+                    self._map,
+                    _DTYPES[entry["dtype"]],
+                    int(np.prod(entry["shape"])),
+                    entry["data_offsets"][0],
+                ).reshape(entry["shape"])
+            )
+            for name, entry in header.items()
+        }
+
+    def release(self) -> None:
+        """Give back the memory of pages that were read; they are read again when needed."""
+        # Where there is no madvise (Windows), the system trims mapped files by itself.
+        if hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)

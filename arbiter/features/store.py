@@ -4,8 +4,11 @@ One table per content kind and encoder fingerprint:
 
     <root>/<kind>-<fingerprint>/
         fingerprint.json       what the features depend on, for people
-        codec.safetensors      the channel scales, written before the first shard
+        encoder.json           what the encoder was called, for people
+        codec-<sha256>.safetensors     the channel scales, written before the first shard
         00000-<sha256>.safetensors ...
+        last_used              touched by every run
+    <root>/image_keys.json     content keys of unchanged image files
 
 Content keys address rows, so a changed encoder or a changed pixel can never meet an old feature.
 """
@@ -19,97 +22,36 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from filelock import FileLock
 from safetensors.numpy import load_file, save_file
 
-from arbiter.encoders.base import Encoder, StreamSpec, Tokens
+from arbiter import media
+from arbiter.encoders.base import Encoder, Tokens
 from arbiter.errors import StoreError
+from arbiter.features import build
 from arbiter.features.codec import Int8Codec
-from arbiter.features.ragged import owners, spans
-from arbiter.features.shards import list_shards, map_shard, shard_is_intact, write_shard
-from arbiter.files import fsync_path, write_json_atomic
+from arbiter.features.key_memo import KeyMemo
+from arbiter.features.prefetch import map_ahead
+from arbiter.features.shards import (
+    MappedShard,
+    list_shards,
+    next_number,
+    shard_is_intact,
+    shard_is_whole,
+    write_shard,
+)
+from arbiter.features.table import FeatureTable
+from arbiter.files import file_digest, fsync_path, write_json_atomic
 
 log = logging.getLogger(__name__)
 
-_SHARD_BYTES = 64 * 2**20
-
-
-class StreamReader:
-    """Gathers of one ragged stream over all shards of a table.
-
-    Attributes:
-        counts: int64 [rows], tokens of each row.
-    """
-
-    def __init__(self, name: str, spec: StreamSpec, shards: list[dict], codec: Int8Codec | None):
-        self.spec = spec
-        self._values = [shard[f"{name}.values"] for shard in shards]
-        self._scales = [shard.get(f"{name}.scales") for shard in shards]
-        self._positions = [shard.get(f"{name}.positions") for shard in shards]
-        self._channel_scale = None if codec is None else torch.from_numpy(codec.channel_scale)
-        offsets = [shard[f"{name}.offsets"] for shard in shards]
-        empty = torch.zeros(0, dtype=torch.int64)
-        self.counts = torch.cat([o.diff() for o in offsets] or [empty])
-        self._starts = torch.cat([o[:-1] for o in offsets] or [empty])
-        self._shard = torch.cat(
-            [torch.full((len(o) - 1,), i) for i, o in enumerate(offsets)] or [empty]
-        )
-
-    def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """All tokens of `rows` int64 [R], one row after another.
-
-        Returns:
-            values float32 [N, D] and positions int64 [N, axes] (None without a grid), where
-            N = counts[rows].sum().
-        """
-        counts = self.counts[rows]
-        source = spans(self._starts[rows], counts)
-        shard_of = self._shard[rows][owners(counts)]
-        values = torch.empty(len(source), self.spec.dim)
-        positions = None
-        if self.spec.grid:
-            positions = torch.empty(len(source), len(self.spec.grid), dtype=torch.int64)
-        for index in shard_of.unique().tolist():
-            chosen = (shard_of == index).nonzero().squeeze(1)
-            tokens = source[chosen]
-            part = self._values[index][tokens].float()
-            if self._channel_scale is not None:
-                part *= self._scales[index][tokens, None] * self._channel_scale
-            values[chosen] = part
-            if positions is not None:
-                positions[chosen] = self._positions[index][tokens].long()
-        return values, positions
-
-
-class FeatureTable:
-    """The features of one content kind, as they were when the table was opened.
-
-    Attributes:
-        rows: content key -> row.
-        streams: readers by stream name.
-    """
-
-    def __init__(
-        self,
-        specs: dict[str, StreamSpec],
-        shards: list[dict[str, torch.Tensor]],
-        codecs: dict[str, Int8Codec],
-    ):
-        keys = [key.tobytes() for shard in shards for key in shard["keys"].numpy()]
-        self.rows = {key: row for row, key in enumerate(keys)}
-        self.streams = {
-            name: StreamReader(name, spec, shards, codecs.get(name)) for name, spec in specs.items()
-        }
-
-    def index(self, keys: Sequence[bytes]) -> torch.Tensor:
-        """The row of each content key, int64."""
-        return torch.tensor([self.rows[key] for key in keys], dtype=torch.int64)
-
+# Reading 1 GB to check it takes a second or two. Larger tables are checked in full on request
+# (`experiments.features verify=true`), and by their shards' lengths otherwise.
+VERIFY_BYTES = 10**9
 
 Progress = Callable[[str, int, int], None]
-"""Called with (content kind, contents encoded, contents to encode)."""
+"""Called with (content kind, contents done, contents to look at)."""
 
 
 class FeatureStore:
@@ -120,15 +62,21 @@ class FeatureStore:
         encoder: makes what is missing.
         batch_size: contents per call of the encoder.
         progress: told how a build gets on.
+        decode_threads: decode and prepare contents ahead of the encoder; 0 for none.
     """
 
     def __init__(
-        self, root: Path, encoder: Encoder, batch_size: int = 64, progress: Progress | None = None
+        self,
+        root: Path,
+        encoder: Encoder,
+        batch_size: int = 64,
+        progress: Progress | None = None,
+        decode_threads: int = 2,
     ):
         self.root = root
         self.encoder = encoder
         self._int8 = encoder.config.cache_dtype == "int8"
-        self._batch_size = batch_size
+        self._batch_size, self._decode_threads = batch_size, decode_threads
         self._progress = progress or (lambda kind, done, total: None)
 
     def directory(self, kind: str) -> Path:
@@ -138,15 +86,19 @@ class FeatureStore:
 
     def open(self, kind: str) -> FeatureTable:
         """The table of a content kind as it is now."""
-        shards = [map_shard(path) for path in list_shards(self.directory(kind))]
-        return FeatureTable(self.encoder.spec[kind], shards, self.codecs(kind))
+        shards = [MappedShard(path) for path in list_shards(self.directory(kind))]
+
+        def release() -> None:
+            for shard in shards:
+                shard.release()
+
+        tensors = [shard.tensors for shard in shards]
+        return FeatureTable(self.encoder.spec[kind], tensors, self.codecs(kind), release)
 
     def codecs(self, kind: str) -> dict[str, Int8Codec]:
         """The codecs of a table, by stream; empty for float16 or while nothing is stored."""
-        path = self.directory(kind) / "codec.safetensors"
-        if not self._int8 or not path.exists():
-            return {}
-        return {name: Int8Codec(scale) for name, scale in load_file(path).items()}
+        found = _codec_files(self.directory(kind)) if self._int8 else []
+        return {n: Int8Codec(scale) for path in found for n, scale in load_file(path).items()}
 
     def fingerprint(self, kinds: Sequence[str]) -> str:
         """One name for the features of these kinds, codecs included, as a sha256 in hex."""
@@ -157,146 +109,181 @@ class FeatureStore:
                 digest.update(name.encode() + codec.channel_scale.tobytes())
         return digest.hexdigest()
 
-    def ensure(
-        self, kind: str, keys: Sequence[bytes], load: Callable[[int], object]
-    ) -> FeatureTable:
-        """Encode what is missing and return the table.
+    def ensure(self, kind: str, refs: Sequence[object]) -> tuple[FeatureTable, torch.Tensor]:
+        """Encode what is missing; the table, and each reference's row in it, int64 [len(refs)].
 
         A table has one builder at a time; a second process waits, then finds the work done.
-        Shards are filled in the order of `keys`, so an interrupted build goes on to the same files.
+        Shards are filled in the order of `refs`, so an interrupted build goes on to the same files.
 
         Args:
             kind: 'text', 'image' or 'audio'.
-            keys: content keys, which may repeat.
-            load: decodes the content of `keys[i]`; called for missing ones only.
+            refs: texts, image references or waveforms; their contents may repeat.
 
         Raises:
+            MediaError: an image cannot be decoded.
             StoreError: the directory cannot be written.
         """
         directory = self.directory(kind)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with FileLock(directory / ".lock"):
-                self._drop_damaged(directory)
-                known = self.open(kind).rows
-                missing = [i for key, i in _first_positions(keys).items() if key not in known]
-                if missing:
-                    write_json_atomic(
-                        directory / "fingerprint.json", self.encoder.fingerprint(kind)
-                    )
-                per_shard = items_per_shard(self.encoder.spec[kind])
-                for start in range(0, len(missing), per_shard):
-                    chosen = missing[start : start + per_shard]
-                    streams = encode(self.encoder, kind, chosen, load, self._batch_size)
-                    codecs = self._fit_codecs(kind, streams) if self._int8 else {}
-                    shards = list_shards(directory)
-                    number = int(shards[-1].name.split("-")[0]) + 1 if shards else 0
-                    write_shard(directory, number, pack([keys[i] for i in chosen], streams, codecs))
-                    self._progress(kind, start + len(chosen), len(missing))
+            (directory / "last_used").touch()
+            memo = KeyMemo(self.root / "image_keys.json") if kind == "image" else None
+            keys = [self._remembered(kind, ref, memo) for ref in refs]
+            # With everything there, no lock is taken: nobody waits for another's long build.
+            if not self._complete(kind, keys):
+                with FileLock(directory / ".lock"):
+                    self._clear_up(kind)
+                    self._build(kind, refs, keys, memo)
+            table = self.open(kind)
         except OSError as error:
             raise StoreError(
                 f"features: cannot write {directory}: {error.strerror}; "
                 "free space there or set paths.features to another folder"
             ) from error
-        return self.open(kind)
+        return table, table.index(keys)
 
-    def _drop_damaged(self, directory: Path) -> None:
-        for path in list_shards(directory):
-            if not shard_is_intact(path):
-                log.warning("features: %s is damaged; its contents are encoded anew", path)
-                path.unlink()
+    def _remembered(self, kind: str, ref: object, memo: KeyMemo | None) -> bytes | None:
+        """The key of a reference where that takes no decoding."""
+        if kind == "text":
+            return media.text_key(ref)
+        return memo.get(ref) if memo is not None and isinstance(ref, Path) else None
 
-    def _fit_codecs(self, kind: str, streams: dict[str, Tokens]) -> dict[str, Int8Codec]:
-        """The table's codecs; those of a new table are fitted on its first shard."""
-        path = self.directory(kind) / "codec.safetensors"
-        if not path.exists():
-            fitted = {name: Int8Codec.fit(tokens.values) for name, tokens in streams.items()}
-            temporary = path.with_name(f".codec-{os.getpid()}")
-            save_file({name: codec.channel_scale for name, codec in fitted.items()}, temporary)
-            fsync_path(temporary)
-            os.replace(temporary, path)
-        return self.codecs(kind)
+    def _complete(self, kind: str, keys: Sequence[bytes | None]) -> bool:
+        """Whether everything is stored and sound."""
+        try:
+            if None in keys or self.damaged(kind):
+                return False
+            known = self.open(kind).rows
+        except FileNotFoundError:  # another process is just replacing a damaged shard
+            return False
+        return all(key in known for key in keys)
+
+    def _build(
+        self, kind: str, refs: Sequence[object], keys: list[bytes | None], memo: KeyMemo | None
+    ) -> None:
+        """Encode what is missing, and fill in the unknown `keys`."""
+        known = self.open(kind).rows
+        todo = [i for i, key in enumerate(keys) if key not in known]
+        threads = 0 if kind == "text" else self._decode_threads
+        # Enough to fill the next batch while this one is encoded.
+        ahead = self._batch_size + threads
+        writer = _ShardWriter(self, kind)
+        begun: set[bytes] = set()
+        prepared = map_ahead(
+            lambda i: build.prepare(self.encoder, kind, refs[i], known), todo, threads, ahead
+        )
+        try:
+            for done, (position, item) in enumerate(zip(todo, prepared, strict=True), 1):
+                keys[position] = item.key
+                if memo is not None and isinstance(refs[position], Path):
+                    memo.put(refs[position], item.before, item.key)
+                if item.content is not None and item.key not in begun:
+                    begun.add(item.key)
+                    writer.add(item.key, item.content)
+                if done == len(todo):
+                    writer.finish()
+                self._progress(kind, done, len(todo))
+        finally:
+            prepared.close()
+            if memo is not None:
+                memo.save()
+
+    def damaged(self, kind: str) -> list[Path]:
+        """Files of a table that are not what they were when written."""
+        return damaged_files(self.directory(kind), self._int8)
+
+    def _clear_up(self, kind: str) -> None:
+        """Drop damaged files, and what killed builders left; only under the lock."""
+        for path in self.damaged(kind):
+            log.warning("features: %s is damaged; its contents are encoded anew", path)
+            path.unlink()
+        for path in self.directory(kind).glob(".writing-*"):
+            path.unlink()
+
+    def write_codecs(self, kind: str, codecs: dict[str, Int8Codec]) -> None:
+        """Fix a new table's codecs, for good."""
+        directory = self.directory(kind)
+        temporary = directory / f".writing-{os.getpid()}-codec"
+        save_file({name: codec.channel_scale for name, codec in codecs.items()}, temporary)
+        fsync_path(temporary)
+        name = f"codec-{file_digest(temporary)[:16]}.safetensors"
+        os.replace(temporary, directory / name)
 
 
-class MemoryStore:
-    """Features of a few contents, made on the spot and kept nowhere: how an engine answers.
+def _codec_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("codec-*.safetensors"))
+
+
+def damaged_files(directory: Path, int8: bool, verify: bool = False) -> list[Path]:
+    """Files of a table that are not what they were when written.
 
     Args:
-        encoder: makes all of it.
-        codecs: content kind -> stream -> the codec that the model was trained behind; the same
-            rounding is applied, so a decision on stored and on fresh features is the same.
+        directory: of the table.
+        int8: whether it needs a codec.
+        verify: check every byte, however much there is.
+    """
+    shards, codecs = list_shards(directory), _codec_files(directory)
+    # Without their codec, int8 shards mean nothing.
+    if shards and int8 and not (codecs and all(map(shard_is_intact, codecs))):
+        return [*codecs, *shards]
+    full = verify or sum(path.stat().st_size for path in shards) < VERIFY_BYTES
+    check = shard_is_intact if full else shard_is_whole
+    return [path for path in shards if not check(path)]
+
+
+class _ShardWriter:
+    """Encodes contents by the batch and writes a shard whenever one is full.
+
+    Batches do not cross shards, so what a shard holds does not depend on where a build began.
     """
 
-    def __init__(self, encoder: Encoder, codecs: dict[str, dict[str, Int8Codec]]):
-        self.encoder = encoder
-        self._codecs = codecs
+    def __init__(self, store: FeatureStore, kind: str):
+        self._store, self._kind = store, kind
+        self._directory = store.directory(kind)
+        self._per_shard = build.items_per_shard(store.encoder.spec[kind])
+        self._codecs = store.codecs(kind)
+        self._batch: list[tuple[bytes, object]] = []
+        # Batches that wait for the table's codecs, which are fitted on its first shard.
+        self._raw: list[tuple[list[bytes], dict[str, Tokens]]] = []
+        self._packed: list[build.Packed] = []
+        self._count = 0
 
-    def ensure(
-        self, kind: str, keys: Sequence[bytes], load: Callable[[int], object]
-    ) -> FeatureTable:
-        """Encode each distinct content once; see `FeatureStore.ensure`."""
-        first = _first_positions(keys)
-        codecs = self._codecs.get(kind, {})
-        shards = []
-        if first:
-            streams = encode(self.encoder, kind, list(first.values()), load, len(first))
-            packed = pack(list(first), streams, codecs)
-            shards = [{name: torch.from_numpy(array) for name, array in packed.items()}]
-        return FeatureTable(self.encoder.spec[kind], shards, codecs)
+    def add(self, key: bytes, content: object) -> None:
+        self._batch.append((key, content))
+        self._count += 1
+        if len(self._batch) == self._store._batch_size or self._count == self._per_shard:
+            self._encode()
+        if self._count == self._per_shard:
+            self._write()
 
+    def finish(self) -> None:
+        """Write what does not fill a shard."""
+        if self._batch:
+            self._encode()
+        if self._count:
+            self._write()
 
-def items_per_shard(specs: dict[str, StreamSpec]) -> int:
-    """Contents per shard, so that a full shard of int8 tokens takes about 64 MiB."""
-    item_bytes = sum(spec.dim * int(np.prod(spec.grid)) for spec in specs.values())
-    return int(np.clip(_SHARD_BYTES // item_bytes, 16, 16384))
-
-
-def encode(
-    encoder: Encoder,
-    kind: str,
-    chosen: Sequence[int],
-    load: Callable[[int], object],
-    batch_size: int,
-) -> dict[str, Tokens]:
-    """Load and encode the contents `chosen`, a batch at a time, joined by stream."""
-    encode_batch = getattr(encoder, f"encode_{kind}")
-    batches = [
-        encode_batch([load(i) for i in chosen[start : start + batch_size]])
-        for start in range(0, len(chosen), batch_size)
-    ]
-    return {name: _join([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def pack(
-    keys: Sequence[bytes], streams: dict[str, Tokens], codecs: dict[str, Int8Codec]
-) -> dict[str, np.ndarray]:
-    """The tensors of one shard: int8 with scales where there is a codec, else float16."""
-    tensors = {"keys": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32).copy()}
-    for name, tokens in streams.items():
-        if name in codecs:
-            values, scales = codecs[name].encode(tokens.values)
-            tensors[f"{name}.values"], tensors[f"{name}.scales"] = values, scales
+    def _encode(self) -> None:
+        keys = [key for key, _ in self._batch]
+        streams = build.encode(self._store.encoder, self._kind, [c for _, c in self._batch])
+        self._batch = []
+        if self._codecs or not self._store._int8:
+            self._packed.append(build.pack(keys, streams, self._codecs))
         else:
-            tensors[f"{name}.values"] = tokens.values.astype(np.float16)
-        if tokens.positions is not None:
-            tensors[f"{name}.positions"] = tokens.positions
-        tensors[f"{name}.offsets"] = np.concatenate([[0], np.cumsum(tokens.counts)])
-    return tensors
+            self._raw.append((keys, streams))
 
-
-def _first_positions(keys: Sequence[bytes]) -> dict[bytes, int]:
-    positions: dict[bytes, int] = {}
-    for position, key in enumerate(keys):
-        positions.setdefault(key, position)
-    return positions
-
-
-def _join(parts: list[Tokens]) -> Tokens:
-    positions = None
-    if parts[0].positions is not None:
-        positions = np.concatenate([part.positions for part in parts])
-    return Tokens(
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.counts for part in parts]),
-        positions,
-    )
+    def _write(self) -> None:
+        encoder = self._store.encoder
+        if self._raw:
+            self._store.write_codecs(
+                self._kind, build.fit_codecs([streams for _, streams in self._raw])
+            )
+            self._codecs = self._store.codecs(self._kind)
+            self._packed = [build.pack(k, streams, self._codecs) for k, streams in self._raw]
+            self._raw = []
+        shards = list_shards(self._directory)
+        if not shards:
+            write_json_atomic(self._directory / "fingerprint.json", encoder.fingerprint(self._kind))
+            write_json_atomic(self._directory / "encoder.json", encoder.describe())
+        write_shard(self._directory, next_number(shards), build.join(self._packed))
+        self._packed, self._count = [], 0

@@ -24,7 +24,19 @@ class HardwareConfig:
         16, help="Blocks per forward pass; gradients accumulate to schedule.batch_size.", low=1
     )
     eval_batch_size: int = option(64, help="Blocks per forward pass without gradient.", low=1)
+    encoder_device: str | None = option(
+        None, help="Where an encoder with weights runs; null: where the model does.",
+        choices=_DEVICES,
+    )  # fmt: skip
+    encoder_precision: str = option(
+        "float32",
+        help="Arithmetic of an encoder with weights; features of each are stored apart.",
+        choices=("float32", "bfloat16", "float16"),
+    )
     encoder_batch_size: int = option(64, help="Contents per call of the encoder.", low=1)
+    decode_threads: int = option(
+        2, help="Threads that decode and prepare media ahead of the encoder; 0 for none.", low=0
+    )
     moe_dispatch: str = option(
         "grouped",
         help="grouped sorts tokens by expert; dense runs all experts, with fixed shapes.",
@@ -56,8 +68,8 @@ def _problem(name: str) -> str | None:
     return None
 
 
-def resolve_device(name: str) -> torch.device:
-    """The torch device for `hardware.device`.
+def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
+    """The torch device for `hardware.device`, or for another `key` of that kind.
 
     Raises:
         ConfigError: a device was named that cannot be used; there is no silent fall-back.
@@ -66,7 +78,7 @@ def resolve_device(name: str) -> torch.device:
         name = next(d for d in ("cuda", "mps", "directml", "cpu") if _problem(d) is None)
     problem = _problem(name)
     if problem:
-        raise ConfigError("hardware.device", name, f"{problem}; use hardware.device=auto or cpu")
+        raise ConfigError(key, name, f"{problem}; use {key}=auto or cpu")
     if name == "directml":
         return importlib.import_module("torch_directml").device()
     return torch.device(name)

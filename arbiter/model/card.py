@@ -38,6 +38,8 @@ def model_card(summary: dict, inputs: Sequence[str]) -> str:
             f"| {part['question_only_accuracy']:.2%} | {part['majority_accuracy']:.2%} "
             f"| {part['random_accuracy']:.2%} | {part['ece']:.4f} |"
         )
+    if summary["encoder"]["random_weights"]:
+        lines += ["", "**The encoder has random weights, as asked for: it perceives nothing.**"]
     lines += [
         "",
         f"Selected on validation (accuracy {summary['validation']['accuracy']:.2%}, epoch "

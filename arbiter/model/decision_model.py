@@ -17,13 +17,14 @@ from torch.nn import functional as F
 from arbiter.config import option
 from arbiter.encoders.base import FeatureSpec
 from arbiter.errors import ConfigError
-from arbiter.features.batch import DecisionBatch, MediaTokens, media_specs
+from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
 from arbiter.sample import Modality, Sample
 
 CONTEXT = "context"
+_QUESTION = "question"
 _PATCHES = "patches"
 _MODALITY_OF = {
     "image": Modality.IMAGE,
@@ -125,9 +126,17 @@ class DecisionModel(nn.Module):
             for _ in range(config.num_layers)
         )
         self.norm = nn.LayerNorm(hidden)
-        self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout)
+        self.embed_text_tokens, self.text_token_type = None, nn.ParameterDict()
+        if "tokens" in spec["text"]:
+            stream = spec["text"]["tokens"]
+            self.embed_text_tokens = nn.Linear(stream.dim, hidden)
+            self.text_token_position = _embedding(stream.grid[0], hidden)
+            texts = [_QUESTION, *([CONTEXT] if CONTEXT in inputs else [])]
+            self.text_token_type = nn.ParameterDict({name: _embedding(hidden) for name in texts})
+        aligned = spec.aligned and "image" in kinds
+        self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout, aligned)
         pooled = {kind: s.dim for kind, s in kinds.items() if kind != _PATCHES}
-        self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs)
+        self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
     def forward(self, batch: DecisionBatch) -> DecisionOutput:
         """Score every candidate of every question. Media the model has no input for is ignored."""
@@ -140,8 +149,8 @@ class DecisionModel(nn.Module):
         own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
         media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
         decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL)
-        logits = self.head(decision_BQH, batch.texts, batch.candidates)
         pooled = {k: _mean(tokens) for k, tokens in media.items() if k != _PATCHES}
+        logits = self.head(decision_BQH, batch.texts, batch.candidates, pooled.get("image"))
         draft = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return DecisionOutput(
             mask_logits(logits, batch.candidate_mask),
@@ -155,7 +164,7 @@ class DecisionModel(nn.Module):
             layer.moe.finish_step()
 
     def _own_tokens(self, batch, question_BQD, context_BQD) -> tuple[torch.Tensor, torch.Tensor]:
-        """A question's own tokens [B, Q, L, H]: decision, question, context."""
+        """A question's own tokens [B, Q, L, H]: decision, question, context, and their words."""
         tokens = [
             self.condition(question_BQD) + self.type_embedding["decision"],
             self.embed_question(question_BQD) + self.type_embedding["question"],
@@ -164,7 +173,24 @@ class DecisionModel(nn.Module):
         if context_BQD is not None:
             tokens.append(self.embed_context(context_BQD) + self.type_embedding[CONTEXT])
             masks.append(batch.context_mask)
-        return torch.stack(tokens, dim=2), torch.stack(masks, dim=2)
+        own_BQLH, own_mask_BQL = torch.stack(tokens, dim=2), torch.stack(masks, dim=2)
+        for name in (n for n in self.text_token_type if n in batch.text_tokens):
+            words_BQTH, mask_BQT = self._words(name, batch.text_tokens[name])
+            own_BQLH = torch.cat([own_BQLH, words_BQTH], dim=2)
+            own_mask_BQL = torch.cat([own_mask_BQL, mask_BQT], dim=2)
+        return own_BQLH, own_mask_BQL
+
+    def _words(self, name: str, text: TextTokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens of each question's own text of one kind: [B, Q, T, H] and mask [B, Q, T]."""
+        tokens, last = text.tokens, len(self.text_token_position) - 1
+        position_VTH = F.embedding(
+            tokens.positions[..., 0].clamp(max=last), self.text_token_position
+        )
+        # Each distinct text is embedded once, then looked up by its questions.
+        words_VTH = (
+            self.embed_text_tokens(tokens.values) + position_VTH + self.text_token_type[name]
+        )
+        return words_VTH[text.index], tokens.mask[text.index] & text.present[..., None]
 
     def _media_tokens(
         self, media: dict[str, MediaTokens], like: torch.Tensor

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,8 +14,8 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from arbiter.config import build, from_dict, locate
-from arbiter.encoders.base import Encoder
-from arbiter.errors import ArbiterError, RunError
+from arbiter.encoders.base import Compute, Encoder
+from arbiter.errors import ArbiterError, EncoderError, RunError
 from arbiter.features.codec import Int8Codec
 from arbiter.files import manifest_problem, write_json_atomic
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
@@ -43,8 +42,11 @@ class LoadedModel:
     calibration: dict | None
 
 
-def save_model(directory: Path, model: DecisionModel, encoder_config: Any, codecs: Codecs) -> None:
-    """Write weights (float16 and float32), config.json and the codecs into a directory."""
+def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: Codecs) -> None:
+    """Write weights (float16 and float32), config.json and the codecs into a directory.
+
+    The encoder goes in as its config, and as the fingerprint that another machine's must have.
+    """
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     save_file(weights, directory / "model_fp32.safetensors")
     save_file({n: t.half() for n, t in weights.items()}, directory / "model.safetensors")
@@ -57,17 +59,22 @@ def save_model(directory: Path, model: DecisionModel, encoder_config: Any, codec
         {
             "format_version": FORMAT_VERSION,
             "architecture": dataclasses.asdict(model.config),
-            "encoder": dataclasses.asdict(encoder_config),
+            "encoder": dataclasses.asdict(encoder.config),
+            "encoder_fingerprint": {kind: _identity(encoder, kind) for kind in sorted(codecs)},
             "inputs": list(model.inputs),
         },
     )
 
 
-def load_model(directory: Path) -> LoadedModel:
+def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
     """Read a model directory; every checksum, shape and name must be right.
 
+    Args:
+        directory: as `save_model` wrote it.
+        compute: where and how precisely an encoder with weights runs.
+
     Raises:
-        RunError: something is missing or damaged.
+        RunError: something is missing or damaged, or the encoder is not the one trained with.
     """
     if not (directory / "config.json").is_file():
         raise RunError(f"{directory}: no model there; train one first, or name a finished run")
@@ -82,7 +89,8 @@ def load_model(directory: Path) -> LoadedModel:
                 "use the version of Arbiter that wrote it"
             )
         encoder_class = locate(config["encoder"]["_target_"])
-        encoder = build(from_dict(encoder_class.Config, config["encoder"]))
+        encoder = build(from_dict(encoder_class.Config, config["encoder"]), compute=compute)
+        _check_encoder(encoder, config["encoder_fingerprint"])
         architecture = from_dict(ArchitectureConfig, config["architecture"])
         model = DecisionModel(architecture, encoder.spec, config["inputs"])
         model.load_state_dict(load_file(directory / "model_fp32.safetensors"))
@@ -107,6 +115,28 @@ def load_model(directory: Path) -> LoadedModel:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(f"{directory}: not a model of this version ({reason})") from None
     return LoadedModel(model.eval(), encoder, codecs, calibration)
+
+
+def _identity(encoder: Encoder, kind: str) -> dict:
+    """The fingerprint without its rounding, which may differ where a model is used."""
+    return {k: v for k, v in encoder.fingerprint(kind).items() if k != "arithmetic"}
+
+
+def _check_encoder(encoder: Encoder, saved: dict[str, dict]) -> None:
+    """A model reads the features of the very encoder that it was trained on, and no other's.
+
+    Raises:
+        EncoderError: the encoder found here differs, or cannot be found.
+    """
+    for kind, expected in saved.items():
+        # Through JSON, where tuples are lists.
+        found = json.loads(json.dumps(_identity(encoder, kind)))
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                raise EncoderError(
+                    f"the {kind} encoder found here has another {key} than the model was trained "
+                    f"with ({found.get(key)}, not {expected.get(key)}); give it the same files"
+                )
 
 
 def to_device(loaded: LoadedModel, device: torch.device) -> LoadedModel:

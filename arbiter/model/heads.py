@@ -27,10 +27,35 @@ def mask_logits(logits_BQK: torch.Tensor, mask_BQK: torch.Tensor) -> torch.Tenso
     return torch.where(mask_BQK, logits_BQK, torch.finfo(logits_BQK.dtype).min)
 
 
-class DecisionHead(nn.Module):
-    """score = dot(c, a) / sqrt(C) + MLP([c, a]), over a learned temperature."""
+class ImageResidual(nn.Module):
+    """Learned scale x cosine(image, candidate): what an aligned encoder knows before any training.
 
-    def __init__(self, hidden_dim: int, text_dim: int, scoring_dim: int, dropout: float):
+    An absent image is a zero vector, whose cosine with anything is zero.
+    """
+
+    def __init__(self):
+        super().__init__()
+        # A tenth of the scale that CLIP itself learns: a hint, not a verdict.
+        self.scale = nn.Parameter(torch.tensor(10.0))
+
+    def forward(
+        self, image_BD: torch.Tensor, texts_UD: torch.Tensor, candidates_BQK: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores [B, Q, K], float32."""
+        image_BD, texts_UD = F.normalize(image_BD.float(), dim=-1), F.normalize(texts_UD.float())
+        candidates_BQKD = F.embedding(candidates_BQK, texts_UD)
+        return self.scale.float() * (image_BD[:, None, None] * candidates_BQKD).sum(dim=-1)
+
+
+class DecisionHead(nn.Module):
+    """score = dot(c, a) / sqrt(C) + MLP([c, a]) + image residual, over a learned temperature.
+
+    `aligned` says that images and candidates share a space; only then is there a residual.
+    """
+
+    def __init__(
+        self, hidden_dim: int, text_dim: int, scoring_dim: int, dropout: float, aligned: bool
+    ):
         super().__init__()
         self.decision = projection(hidden_dim, scoring_dim, dropout)
         self.candidate = projection(text_dim, scoring_dim, dropout)
@@ -39,11 +64,16 @@ class DecisionHead(nn.Module):
         self.mlp_candidate = nn.Linear(scoring_dim, scoring_dim, bias=False)
         self.mlp_out = nn.Linear(scoring_dim, 1, bias=False)
         self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.image_residual = ImageResidual() if aligned else None
 
     def forward(
-        self, decision_BQH: torch.Tensor, texts_UD: torch.Tensor, candidates_BQK: torch.Tensor
+        self,
+        decision_BQH: torch.Tensor,
+        texts_UD: torch.Tensor,
+        candidates_BQK: torch.Tensor,
+        image_BD: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Scores [B, Q, K], float32."""
+        """Scores [B, Q, K], float32; `image_BD` is the pooled image, or None without any."""
         decision = self.decision(decision_BQH)
         texts_UC = self.candidate(texts_UD)
         candidates_BQKC = F.embedding(candidates_BQK, texts_UC)
@@ -51,17 +81,26 @@ class DecisionHead(nn.Module):
         hidden = self.mlp_decision(decision)[:, :, None] + F.embedding(
             candidates_BQK, self.mlp_candidate(texts_UC)
         )
-        scores = dot + self.mlp_out(F.gelu(hidden)).squeeze(-1)
-        return scores.float() * torch.exp(-self.log_temperature.float())
+        scores = (dot + self.mlp_out(F.gelu(hidden)).squeeze(-1)).float()
+        if self.image_residual is not None and image_BD is not None:
+            scores = scores + self.image_residual(image_BD, texts_UD, candidates_BQK)
+        return scores * torch.exp(-self.log_temperature.float())
 
 
 class DraftHead(nn.Module):
     """A first answer from pooled inputs alone, before any fusion.
 
-    score = dot(MLP(question + context + pooled media), candidate) / sqrt(C).
+    score = dot(MLP(question + context + pooled media), candidate) / sqrt(C) + image residual.
     """
 
-    def __init__(self, text_dim: int, media_dims: dict[str, int], draft_dim: int, context: bool):
+    def __init__(
+        self,
+        text_dim: int,
+        media_dims: dict[str, int],
+        draft_dim: int,
+        context: bool,
+        aligned: bool,
+    ):
         super().__init__()
         self.question = nn.Linear(text_dim, draft_dim)
         self.context = nn.Linear(text_dim, draft_dim, bias=False) if context else None
@@ -73,6 +112,7 @@ class DraftHead(nn.Module):
             nn.Linear(draft_dim, draft_dim),
         )  # fmt: skip
         self.candidate = nn.Linear(text_dim, draft_dim, bias=False)
+        self.image_residual = ImageResidual() if aligned else None
 
     def forward(
         self,
@@ -97,4 +137,7 @@ class DraftHead(nn.Module):
             x_BQC = x_BQC + self.media[kind](pooled_BD)[:, None]
         candidates_BQKC = F.embedding(candidates_BQK, self.candidate(texts_UD))
         scores = (self.mix(x_BQC)[:, :, None] * candidates_BQKC).sum(dim=-1)
-        return scores.float() * x_BQC.shape[-1] ** -0.5
+        scores = scores.float() * x_BQC.shape[-1] ** -0.5
+        if self.image_residual is not None and "image" in media:
+            scores = scores + self.image_residual(media["image"], texts_UD, candidates_BQK)
+        return scores

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from arbiter import Arbiter, Sample
 from arbiter.errors import ArbiterError, DecisionError, MediaError, RunError, SampleError
 from arbiter.features.dataset import index_samples
-from arbiter.features.store import MemoryStore
+from arbiter.features.memory import MemoryStore
 from arbiter.files import write_manifest
 from arbiter.media import load_image
 from arbiter.model.files import load_model

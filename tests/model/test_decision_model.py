@@ -7,8 +7,8 @@ import torch
 
 from arbiter.features.batch import assemble
 from arbiter.features.dataset import index_samples
+from arbiter.features.memory import MemoryStore
 from arbiter.features.sampler import blocks_of
-from arbiter.features.store import MemoryStore
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 from arbiter.model.predict import predict
 from arbiter.sample import Modality
