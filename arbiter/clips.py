@@ -19,6 +19,10 @@ _ROLL_OFF = 0.92
 _KAISER_BETA = 8.0
 
 
+MAX_FRAME_SIDE = 448
+"""Pixels; what encoders look at is smaller, and whole frames of a long clip are large."""
+
+
 def load_audio(path: Path) -> np.ndarray:
     """A WAV, FLAC, OGG or MP3 file as mono float32 at 16 kHz; channels are averaged.
 
@@ -64,7 +68,7 @@ def resample(waveform: np.ndarray, rate: int) -> np.ndarray:
     return (frames @ kernels.T).reshape(-1)[:length].astype(np.float32)
 
 
-def load_video(path: Path, count: int, max_side: int) -> tuple[np.ndarray, ...]:
+def load_video(path: Path, count: int, max_side: int = MAX_FRAME_SIDE) -> tuple[np.ndarray, ...]:
     """`count` frames spread evenly over a video file, as uint8 [H, W, 3]; all if it has fewer.
 
     The clip is cut into `count` equal parts, and the middle frame of each is taken. Frames whose

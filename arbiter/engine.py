@@ -90,6 +90,11 @@ class Arbiter:
         resolved = resolve_device(device)
         return cls(to_device(load_model(directory, Compute(resolved)), resolved))
 
+    @property
+    def max_frames(self) -> int:
+        """Frames that the model looks at of a video."""
+        return self._store.encoder.spec.max_frames
+
     def decide(
         self,
         question: str,

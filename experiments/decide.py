@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from omegaconf import DictConfig
 
+from arbiter.clips import load_audio, load_video
 from arbiter.config import instantiate
 from arbiter.console import console
 from arbiter.engine import Arbiter, Decision
 from experiments.app import quote_free_text, run_app
 from experiments.schema import DecideConfig
 
-FREE_TEXT = ("run", "question", "context", "image")
+FREE_TEXT = ("run", "question", "context", "image", "video", "audio")
 
 
 def main(composed: DictConfig) -> None:
     """Load, decide, print."""
     config: DecideConfig = instantiate(composed)
     arbiter = Arbiter.load(config.run, config.device)
+    video = ()
+    if config.video is not None:
+        video = load_video(Path(config.video), arbiter.max_frames)
     decision = arbiter.decide(
         config.question,
         config.candidates,
         context=config.context,
         image=config.image,
+        images=config.images,
+        video=video,
+        audio=None if config.audio is None else load_audio(Path(config.audio)),
         alpha=config.alpha,
     )
     for line in lines(decision, config.candidates):

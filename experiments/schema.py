@@ -71,6 +71,9 @@ class DecideConfig:
     candidates: list[str] = option(help="At least two candidate answers: [a,b].")
     context: str | None = option(None, help="Text to read.")
     image: str | None = option(None, help="Path of an image.")
+    images: list[str] = option([], help="Paths of several images.")
+    video: str | None = option(None, help="Path of a video file (needs PyAV).")
+    audio: str | None = option(None, help="Path of a WAV, FLAC, OGG or MP3 file.")
     alpha: float = option(0.1, help="Error level of the prediction set.", above=0, below=1)
     device: str = option("cpu", help="Where the model runs.")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arbiter.clips import load_audio, load_video
+from arbiter.clips import MAX_FRAME_SIDE, load_audio, load_video
 from arbiter.config import option
 from arbiter.datasets.base import ALL, SPLITS, LoadedSource, SourceConfig
 from arbiter.errors import MediaError, SampleError, SourceError
@@ -46,7 +46,9 @@ class JsonlConfig(SourceConfig):
     path: str = option(help="The manifest: a file with one JSON object per line.")
     video_frames: int = option(8, help="Frames taken from a video file, evenly spread.", low=1)
     max_frame_side: int = option(
-        448, help="Longer side in pixels that frames of a video file are reduced to.", low=16
+        MAX_FRAME_SIDE,
+        help="Longer side in pixels that frames of a video file are reduced to.",
+        low=16,
     )
 
 

@@ -14,6 +14,22 @@ import numpy as np
 import torch
 from PIL import Image
 
+from arbiter.config import option
+
+
+@dataclass
+class EncoderConfig:
+    """Options that every encoder has."""
+
+    cache_dtype: str = option("int8", help="How features are stored.", choices=("int8", "float16"))
+    max_frames: int = option(
+        8, help="Frames looked at of a video, evenly spread over it.", low=1, high=256
+    )
+    mel_bins: int = option(64, help="Mel frequency bands of an audio token.", low=8, high=128)
+    max_audio_tokens: int = option(
+        100, help="Audio tokens per clip, 0.1 s each; longer clips are pooled to fit.", low=1
+    )
+
 
 @dataclass(frozen=True)
 class StreamSpec:
@@ -40,10 +56,12 @@ class FeatureSpec:
     Attributes:
         streams: content kind -> stream name -> shape.
         aligned: pooled text and pooled image share a space, where a small angle means a match.
+        max_frames: places in time that the frames of a video are laid on.
     """
 
     streams: dict[str, dict[str, StreamSpec]] = field(default_factory=dict)
     aligned: bool = False
+    max_frames: int = 8
 
     def __getitem__(self, kind: str) -> dict[str, StreamSpec]:
         return self.streams[kind]

@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 
 from arbiter.config import option
-from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec, Tokens
+from arbiter.encoders import audio
+from arbiter.encoders.base import Compute, EncoderConfig, FeatureSpec, StreamSpec, Tokens
 from arbiter.encoders.openclip_source import (
     RANDOM,
     find_architecture,
@@ -67,7 +68,7 @@ class PreprocessConfig:
 
 
 @dataclass
-class OpenCLIPConfig:
+class OpenCLIPConfig(EncoderConfig):
     """Options of the `openclip` encoder."""
 
     _target_: str = field(
@@ -91,7 +92,6 @@ class OpenCLIPConfig:
         low=1, high=16384,
     )  # fmt: skip
     patch_merge: bool = option(False, help="Join 2x2 patches to one wider token.")
-    cache_dtype: str = option("int8", help="How features are stored.", choices=("int8", "float16"))
 
 
 class OpenCLIPEncoder:
@@ -148,7 +148,7 @@ class OpenCLIPEncoder:
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """The features' streams: pooled text, pooled image and its patches."""
+        """The features' streams: text, image with its patches, and audio."""
         shapes, text_dim = self._shapes, self._architecture.model_cfg["embed_dim"]
         patch_dim = shapes.patch_dim * (4 if self.config.patch_merge else 1)
         text = {"pooled": StreamSpec(text_dim)}
@@ -161,8 +161,10 @@ class OpenCLIPEncoder:
                     "pooled": StreamSpec(shapes.image_dim),
                     "patches": StreamSpec(patch_dim, self._grid),
                 },
+                "audio": audio.streams(self.config),
             },
             aligned=shapes.image_dim == text_dim,
+            max_frames=self.config.max_frames,
         )
 
     @property
@@ -196,6 +198,8 @@ class OpenCLIPEncoder:
 
     def fingerprint(self, kind: str) -> dict:
         """Architecture, weights, preprocessing, tiling and dtypes, by content where it can be."""
+        if kind == "audio":
+            return audio.fingerprint(self.config)
         architecture = json.dumps(self._architecture.model_cfg, sort_keys=True)
         common = {
             "encoder": "openclip",
@@ -283,6 +287,10 @@ class OpenCLIPEncoder:
                 patch_positions(counts, rows, columns),
             ),
         }
+
+    def encode_audio(self, waveforms: Sequence[np.ndarray]) -> dict[str, Tokens]:
+        """Log-mel frames of 0.1 s: no towers are involved."""
+        return audio.encode(waveforms, self.config)
 
     @cached_property
     def _tokenizer(self) -> Callable[[list[str]], torch.Tensor]:

@@ -20,20 +20,16 @@ import numpy as np
 from PIL import Image
 
 from arbiter.config import option
-from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec, Tokens
+from arbiter.encoders import audio
+from arbiter.encoders.base import Compute, EncoderConfig, FeatureSpec, StreamSpec, Tokens
 from arbiter.errors import ConfigError
-from arbiter.sample import AUDIO_RATE_HZ
 
 # Changing any transform below must change this, so that stored features are never taken for new.
 VERSION = 1
 
-_FFT_SIZE = 400
-_HOP = 160
-_HOPS_PER_TOKEN = 10
-
 
 @dataclass
-class RawEncoderConfig:
+class RawEncoderConfig(EncoderConfig):
     """Options of the `raw` encoder."""
 
     _target_: str = field(default="arbiter.encoders.raw.RawEncoder", metadata={"help": "class"})
@@ -45,11 +41,6 @@ class RawEncoderConfig:
     max_patches: int = option(
         24, help="Patches kept per image: those with the highest energy.", low=1, high=980
     )
-    mel_bins: int = option(64, help="Mel frequency bands of an audio token.", low=8, high=128)
-    max_audio_tokens: int = option(
-        100, help="Audio tokens per clip, 0.1 s each; longer clips are pooled to fit.", low=1
-    )
-    cache_dtype: str = option("int8", help="How features are stored.", choices=("int8", "float16"))
 
     def check(self) -> None:
         """Patches must tile the image."""
@@ -120,34 +111,6 @@ def block_dct(image: Image.Image, height: int, width: int, patch: int) -> np.nda
     return weighted.reshape(*weighted.shape[:2], -1).astype(np.float32)
 
 
-# ---------------------------------------------------------------- audio
-
-
-@cache
-def _mel_filters(bins: int) -> np.ndarray:
-    """Triangular filters on the HTK mel scale, [bins, fft/2 + 1]."""
-    frequencies = np.linspace(0, AUDIO_RATE_HZ / 2, _FFT_SIZE // 2 + 1)
-    mel_top = 2595 * np.log10(1 + AUDIO_RATE_HZ / 2 / 700)
-    edges = 700 * (10 ** (np.linspace(0, mel_top, bins + 2) / 2595) - 1)
-    lower, centre, upper = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rising = (frequencies - lower) / (centre - lower)
-    falling = (upper - frequencies) / (upper - centre)
-    return np.maximum(0, np.minimum(rising, falling))
-
-
-def log_mel(waveform: np.ndarray, bins: int) -> np.ndarray:
-    """Log-mel power in units of 40 dB above -40 dB, float32 [frames, bins], one frame per 10 ms.
-
-    Power below -80 dB is floored; a full-scale sine peaks near 1.
-    """
-    padded = np.pad(waveform.astype(np.float64), (0, max(0, _FFT_SIZE - len(waveform))))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, _FFT_SIZE)[::_HOP]
-    window = np.hanning(_FFT_SIZE + 1)[:-1]
-    power = np.abs(np.fft.rfft(frames * window, axis=-1) / (window.sum() / 2)) ** 2
-    mel = np.maximum(power @ _mel_filters(bins).T, 1e-8)
-    return ((10 * np.log10(mel) + 40) / 40).astype(np.float32)
-
-
 # ---------------------------------------------------------------- the encoder
 
 
@@ -177,17 +140,19 @@ class RawEncoder:
                     "pooled": StreamSpec(patch_dim, (), flip),
                     "patches": StreamSpec(patch_dim, (1, self._rows, self._columns), flip),
                 },
-                "audio": {"frames": StreamSpec(config.mel_bins, (config.max_audio_tokens,))},
-            }
+                "audio": audio.streams(config),
+            },
+            max_frames=config.max_frames,
         )
 
     def fingerprint(self, kind: str) -> dict:
         """The encoder's version and the options that bear on `kind`."""
+        if kind == "audio":
+            return audio.fingerprint(self.config)
         words = ("text_tokens", "max_text_tokens") if self.config.text_tokens else ()
         used = {
             "text": ("text_dim", *words),
             "image": ("image_size", "patch_size", "max_patches"),
-            "audio": ("mel_bins", "max_audio_tokens"),
         }[kind]
         options = dataclasses.asdict(self.config)
         return {
@@ -245,12 +210,5 @@ class RawEncoder:
         }
 
     def encode_audio(self, waveforms: Sequence[np.ndarray]) -> dict[str, Tokens]:
-        """Log-mel frames, averaged to 0.1 s or, in longer clips, to `max_audio_tokens`."""
-        values, counts = [], []
-        for waveform in waveforms:
-            frames = log_mel(waveform, self.config.mel_bins)
-            tokens = min(-(-len(frames) // _HOPS_PER_TOKEN), self.config.max_audio_tokens)
-            values += [part.mean(axis=0) for part in np.array_split(frames, tokens)]
-            counts.append(tokens)
-        positions = np.concatenate([np.arange(count) for count in counts])[:, None]
-        return {"frames": Tokens(np.stack(values), np.array(counts), positions.astype(np.int16))}
+        """Log-mel frames of 0.1 s."""
+        return audio.encode(waveforms, self.config)

@@ -108,14 +108,10 @@ def media_specs(spec: FeatureSpec) -> dict[str, StreamSpec]:
         kinds["image"] = spec["image"]["pooled"]
         if "patches" in spec["image"]:
             kinds["patches"] = spec["image"]["patches"]
-        kinds["video"] = StreamSpec(spec["image"]["pooled"].dim, (MAX_FRAMES,))
+        kinds["video"] = StreamSpec(spec["image"]["pooled"].dim, (spec.max_frames,))
     if "audio" in spec:
         kinds["audio"] = spec["audio"]["frames"]
     return kinds
-
-
-MAX_FRAMES = 32
-"""Learned temporal positions of video frames."""
 
 
 def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
@@ -199,7 +195,9 @@ def _media(dataset: FeatureDataset, media: torch.Tensor) -> dict[str, MediaToken
         values, mask = pad(
             dataset.tables["image"].streams["pooled"].gather(frames)[0], frame_counts
         )
-        time = torch.arange(mask.shape[1]).expand_as(mask)[..., None]
+        # A clip's frames lie evenly in its own time, whatever their number.
+        place = torch.arange(mask.shape[1]) + 0.5
+        time = (place * dataset.max_frames / frame_counts.clamp(min=1)[:, None]).long()[..., None]
         found["video"] = MediaTokens(values, mask, time)
     audio = dataset.media_audio[media]
     if bool((audio >= 0).any()):

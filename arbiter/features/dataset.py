@@ -37,6 +37,7 @@ class FeatureDataset:
         media_images, media_frames: image rows of each media set.
         media_audio: audio row of each media set, -1 where there is none.
         samples: the samples themselves, for reports.
+        max_frames: places in time of a video's frames.
     """
 
     tables: dict[str, FeatureTable]
@@ -49,6 +50,7 @@ class FeatureDataset:
     media_frames: Ragged
     media_audio: torch.Tensor
     samples: Sequence[Sample]
+    max_frames: int
 
     def __len__(self) -> int:
         return len(self.question)
@@ -90,7 +92,10 @@ def index_samples(
         if part.refs:
             tables[kind], found = store.ensure(kind, part.refs)
             rows[kind] = found.tolist()
-    return {name: _dataset(placed[name], tables, rows, samples[name]) for name in samples}
+    return {
+        name: _dataset(placed[name], tables, rows, samples[name], spec.max_frames)
+        for name in samples
+    }
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,16 @@ def _places(sample: Sample, references: dict[str, _References], spec: FeatureSpe
         context=text(sample.context) if Modality.CONTEXT in sample.modalities else None,
         candidates=tuple(text(candidate) for candidate in sample.candidates),
         images=tuple(image(ref) for ref in sample.images),
-        video=tuple(image(ref) for ref in sample.video),
+        video=tuple(image(ref) for ref in evenly(sample.video, spec.max_frames)),
         audio=None if sample.audio is None else references["audio"].add(sample.audio),
     )
+
+
+def evenly(frames: Sequence, count: int) -> list:
+    """`count` of the frames, the middle ones of equal parts; all if there are no more."""
+    if len(frames) <= count:
+        return list(frames)
+    return [frames[int((i + 0.5) * len(frames) / count)] for i in range(count)]
 
 
 def _dataset(
@@ -129,6 +141,7 @@ def _dataset(
     tables: dict[str, FeatureTable],
     rows: dict[str, list[int]],
     samples: Sequence[Sample],
+    max_frames: int,
 ) -> FeatureDataset:
     text, image, audio = rows["text"], rows.get("image", []), rows.get("audio", [])
     # By row, so that equal contents under two names are one media set.
@@ -156,4 +169,5 @@ def _dataset(
         media_frames=Ragged.of([frames for _, frames, _ in media_ids]),
         media_audio=tensor([sound for _, _, sound in media_ids]),
         samples=samples,
+        max_frames=max_frames,
     )

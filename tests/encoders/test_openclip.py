@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 from arbiter.encoders import openclip
 from arbiter.encoders.base import Compute
 from arbiter.encoders.openclip import OpenCLIPConfig, OpenCLIPEncoder, PreprocessConfig
+from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.errors import EncoderError
+from arbiter.features.store import FeatureStore
+from tests.conftest import tone
 from tests.encoders.tiny_openclip import MEAN, STD, model_config, write_model
 
 TEXTS = ["a red circle", "no"]
@@ -323,3 +326,14 @@ def test_the_folder_that_the_test_makes_holds_what_open_clip_saves(directory):
     model, _, _ = reference(directory)
     stored = load_file(directory / "open_clip_model.safetensors")
     assert stored.keys() == model.state_dict().keys()
+
+
+def test_audio_is_the_same_for_every_encoder_and_shares_its_table(directory, tmp_path):
+    raw = RawEncoder(RawEncoderConfig())
+    encoder = make(directory)
+    wave = tone(700)
+    ours, theirs = encoder.encode_audio([wave])["frames"], raw.encode_audio([wave])["frames"]
+    np.testing.assert_array_equal(ours.values, theirs.values)
+    stores = [FeatureStore(tmp_path, e) for e in (encoder, raw)]
+    assert stores[0].directory("audio") == stores[1].directory("audio")
+    assert stores[0].directory("text") != stores[1].directory("text")

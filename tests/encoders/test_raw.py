@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arbiter.encoders.raw import RawEncoder, RawEncoderConfig, block_dct, hash_text, log_mel
+from arbiter.encoders.audio import log_mel
+from arbiter.encoders.raw import RawEncoder, RawEncoderConfig, block_dct, hash_text
 from tests.conftest import draw_square, tone
 
 

@@ -3,8 +3,11 @@
 import torch
 
 from arbiter.features.batch import assemble
+from arbiter.features.dataset import index_samples
 from arbiter.features.sampler import blocks_of
-from tests.conftest import make_samples
+from arbiter.features.store import FeatureStore
+from arbiter.sample import Sample
+from tests.conftest import draw_square, make_samples
 
 
 def decoded(dataset, kind, stream, rows):
@@ -74,3 +77,20 @@ def test_shared_media_is_stored_and_gathered_once(dataset):
     batch = assemble(dataset, torch.tensor([[0, 1, 2]]))
     assert batch.media["patches"].values.shape[:2] == (1, 24)
     assert len(dataset.tables["image"].rows) == 4
+
+
+def test_long_videos_are_looked_at_evenly_and_short_ones_spread_over_time(encoder, tmp_path):
+    frames = [draw_square("red", 4 * i, 8) for i in range(12)]
+    samples = [
+        Sample("q", ("a", "b"), video=tuple(frames)),
+        Sample("q", ("a", "b"), video=tuple(frames[:2])),
+    ]
+    data = index_samples({"": samples}, FeatureStore(tmp_path, encoder), encoder.spec)[""]
+    tokens = assemble(data, torch.tensor([[0], [1]])).media["video"]
+    assert tokens.mask.sum(dim=1).tolist() == [8, 2]
+    # Twelve frames in eight equal parts: the middles lie at 0.75, 2.25, 3.75, ...
+    kept = [0, 2, 3, 5, 6, 8, 9, 11]
+    exact = torch.from_numpy(encoder.encode_image([frames[i] for i in kept])["pooled"].values)
+    assert torch.cosine_similarity(tokens.values[0], exact).min() > 0.999
+    assert tokens.positions[0, :, 0].tolist() == list(range(8))
+    assert tokens.positions[1, :2, 0].tolist() == [2, 6]
