@@ -12,7 +12,7 @@ from arbiter.errors import RunError
 log = logging.getLogger(__name__)
 
 _MEMORY = 0.98
-_NEGLIGIBLE_LOSS = 0.1
+_NEGLIGIBLE_LOSS = 0.5
 
 
 @dataclass
