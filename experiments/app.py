@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 import sys
@@ -33,6 +34,10 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
     """
     show_all = "HYDRA_FULL_ERROR" in os.environ
     schema.register()
+    # The hub client announces every attempt; what came of them is said once, by whoever asked.
+    logging.getLogger("huggingface_hub.utils._http").addFilter(
+        lambda r: r.levelno > logging.WARNING
+    )
     mistakes: list[ArbiterError] = []
 
     def job(config: DictConfig) -> float | None:
