@@ -112,6 +112,7 @@ def bench_store(root: Path, images: int, batches: int) -> None:
         media_frames=nothing,
         media_audio=torch.full((images,), -1),
         samples=(),
+        max_frames=8,
     )
     order = torch.randint(images, (batches, _BATCH, 1), generator=torch.manual_seed(0))
     seconds, highest = [], before
