@@ -180,11 +180,10 @@ class FoilBank:
         places = torch.full((len(queries), count), -1)
         for start in range(0, len(self), _BANK_BLOCK):
             features, _ = self._stream.gather(self.rows[start : start + _BANK_BLOCK])
-            # The bank first: twice as fast for few queries.
-            similar = (F.normalize(features, dim=-1) @ queries.T).T
-            here = torch.arange(start, start + len(features))
-            fair = (similar >= low) & (similar <= high) & (here != own[:, None])
-            similar = torch.where(fair, similar, nowhere)
+            similar = queries @ F.normalize(features, dim=-1).T
+            here = (own >= start) & (own < start + len(features))
+            similar[here, own[here] - start] = nowhere
+            similar.masked_fill_(similar > high, nowhere)
             values, columns = similar.topk(min(count, len(features)), dim=-1)
             # Stable, so that of equally similar texts those of earlier blocks come first.
             best, order = torch.cat([best, values], dim=-1).sort(
@@ -192,7 +191,8 @@ class FoilBank:
             )
             places = torch.cat([places, columns + start], dim=-1).gather(-1, order)[:, :count]
             best = best[:, :count]
-        return torch.where(best > nowhere, places, -1)
+        # What is not similar enough comes last anyway: the band's lower end can wait till here.
+        return torch.where(best >= low, places, -1)
 
 
 def attach_foils(
