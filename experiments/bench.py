@@ -1,6 +1,6 @@
 """Speed as ratios against plain reference implementations, in one process.
 
-    python -m experiments.bench [group=moe|attention|batch|codec]
+    python -m experiments.bench [group=moe|attention|batch|codec|foils]
 
 Each pair is checked to agree first, then timed in turn; a row shows medians and their ratio.
 """
@@ -20,14 +20,19 @@ from omegaconf import DictConfig
 from PIL import Image
 from torch.nn import functional as F
 
+from arbiter import media
 from arbiter.config import instantiate
 from arbiter.console import console
+from arbiter.encoders.base import StreamSpec
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.features.batch import assemble
 from arbiter.features.codec import Int8Codec
 from arbiter.features.dataset import FeatureDataset, index_samples
+from arbiter.features.foil_table import FoilTable
 from arbiter.features.sampler import blocks_of
 from arbiter.features.store import FeatureStore
+from arbiter.features.table import FeatureTable
+from arbiter.foils import FoilBank, FoilsConfig
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 from arbiter.model.moe import MixtureOfExperts, MoEConfig
 from arbiter.sample import Sample
@@ -170,6 +175,65 @@ def codec_pairs() -> Iterator[Pair]:
     )
 
 
+def text_table(texts: list[str], dim: int) -> FeatureTable:
+    """Made-up text features as the store keeps them, 50 texts to a cluster of cosine about 0.5."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((-(-len(texts) // 50), dim), np.float32)
+    values = rng.standard_normal((len(texts), dim), np.float32)
+    values += centres[np.arange(len(texts)) % len(centres)]
+    codec = Int8Codec.fit(values[:4096])
+    stored, scales = codec.encode(values)
+    keys = np.frombuffer(b"".join(map(media.text_key, texts)), np.uint8).reshape(-1, 32).copy()
+    shard = {
+        "keys": torch.from_numpy(keys),
+        "pooled.values": torch.from_numpy(stored),
+        "pooled.scales": torch.from_numpy(scales),
+        "pooled.offsets": torch.arange(len(texts) + 1),
+    }
+    return FeatureTable({"pooled": StreamSpec(dim)}, [shard], {"pooled": codec})
+
+
+def foil_pairs() -> Iterator[Pair]:
+    """Foils looked up, against searching all of a bank of 100,000 texts in every step of 8."""
+    config, answers, step = FoilsConfig(), 256, torch.arange(8)
+    texts = [f"text {i}" for i in range(config.capacity)]
+    stream = text_table(texts, dim=768).streams["pooled"]
+    bank = FoilBank(config, texts, stream, torch.arange(len(texts)))
+    features, _ = stream.gather(bank.rows)
+    matrix = F.normalize(features, dim=-1)
+    queries, known = features[:answers], texts[:answers]
+
+    def search(part: torch.Tensor) -> torch.Tensor:
+        """The whole bank, which lies in memory as float32; the fastest order of the product."""
+        similar = (matrix @ matrix[part].T).T
+        fair = (similar >= config.min_similarity) & (similar <= config.max_similarity)
+        fair[torch.arange(len(part)), part] = False
+        return torch.where(fair, similar, -2).topk(config.count, dim=-1).indices
+
+    table = FoilTable(bank.search(queries, known).int(), torch.arange(answers), "")
+
+    def lookup() -> torch.Tensor:
+        rows = table.take(step)
+        stream.gather(rows.unique())
+        return rows
+
+    def search_each_step() -> torch.Tensor:
+        rows = search(step)
+        stream.gather(rows.unique())
+        return rows
+
+    def by_the_step() -> torch.Tensor:
+        return torch.cat([search(part) for part in torch.arange(answers).split(len(step))])
+
+    yield Pair("foils: lookup / search, 8 questions", lookup, search_each_step, torch.equal)
+    yield Pair(
+        "foils: neighbours of 256 answers, once / by step",
+        lambda: bank.search(queries, known),
+        by_the_step,
+        torch.equal,
+    )
+
+
 def main(composed: DictConfig) -> None:
     """Print the table."""
     config: BenchConfig = instantiate(composed)
@@ -180,6 +244,7 @@ def main(composed: DictConfig) -> None:
             "attention": lambda: attention_pairs(Path(folder)),
             "batch": lambda: batch_pairs(Path(folder)),
             "codec": codec_pairs,
+            "foils": foil_pairs,
         }
         for name, pairs in groups.items():
             if config.group not in ("all", name):

@@ -100,7 +100,7 @@ class BenchConfig:
     """`python -m experiments.bench`."""
 
     group: str = option(
-        "all", help="What is timed.", choices=("all", "moe", "attention", "batch", "codec")
+        "all", help="What is timed.", choices=("all", "moe", "attention", "batch", "codec", "foils")
     )
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
 

@@ -24,6 +24,7 @@ from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic
+from arbiter.foils import attach_foils, bank_texts
 from arbiter.hardware.device import resolve_device
 from arbiter.hardware.telemetry import describe
 from arbiter.model.card import model_card
@@ -88,13 +89,16 @@ def train(
     perception = encoder.describe()
     if perception["random_weights"]:
         log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
-    hardware = config.hardware
+    hardware, foils = config.hardware, config.objective.foils
+    further = bank_texts(foils, samples["train"]) if foils.weight else []
     with BuildProgress() as progress:
         store = FeatureStore(
             Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
             hardware.decode_threads,
         )  # fmt: skip
-        data = index_samples(samples, store, encoder.spec)
+        data = index_samples(samples, store, encoder.spec, further)
+    if foils.weight:
+        data["train"] = attach_foils(foils, further, data["train"], store)
     kinds = sorted(data["train"].tables)
     fingerprint = store.fingerprint(kinds)
 

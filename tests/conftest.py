@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.features.dataset import FeatureDataset, index_samples
 from arbiter.features.store import FeatureStore
+from arbiter.foils import FoilsConfig, attach_foils, bank_texts
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_for
 from arbiter.model.moe import MoEConfig
 from arbiter.sample import Sample
@@ -87,6 +88,17 @@ def encoder() -> RawEncoder:
 def dataset(encoder: RawEncoder, tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     store = FeatureStore(tmp_path_factory.mktemp("features"), encoder)
     return index_samples({"all": make_samples()}, store, encoder.spec)["all"]
+
+
+@pytest.fixture(scope="session")
+def foil_dataset(encoder: RawEncoder, tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    """The same samples with up to four foils each."""
+    config = FoilsConfig(weight=1.0, count=4, min_similarity=-0.03)
+    samples = make_samples()
+    texts = bank_texts(config, samples)
+    store = FeatureStore(tmp_path_factory.mktemp("features"), encoder)
+    dataset = index_samples({"all": samples}, store, encoder.spec, texts)["all"]
+    return attach_foils(config, texts, dataset, store)
 
 
 def make_model(

@@ -1,7 +1,7 @@
 """DecisionBatch: what the model sees, assembled by vectorised gathers.
 
-Shape letters: B media sets, Q questions per media set, K candidates, T tokens, U distinct texts,
-D features. Everything is padded; masks say what is real.
+Shape letters: B media sets, Q questions per media set, K candidates, F foils, T tokens,
+U distinct texts, D features. Everything is padded; masks say what is real.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class DecisionBatch:
         sample: int64 [B, Q], index into the dataset, -1 for padding.
         media: token kind ('image', 'patches', 'video', 'audio') -> tokens; absent kinds are absent.
         text_tokens: 'question' and 'context' -> their tokens, where the encoder gives such.
+        foils: int64 [B, Q, F], index into texts of wrong answers beyond the candidates, or None.
+        foil_mask: bool [B, Q, F], or None.
     """
 
     texts: torch.Tensor
@@ -84,6 +86,8 @@ class DecisionBatch:
     sample: torch.Tensor
     media: dict[str, MediaTokens] = field(default_factory=dict)
     text_tokens: dict[str, TextTokens] = field(default_factory=dict)
+    foils: torch.Tensor | None = None
+    foil_mask: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> DecisionBatch:
         """The same batch on another device."""
@@ -93,6 +97,7 @@ class DecisionBatch:
                 if isinstance(value, dict)
                 else value.to(device)
                 for name, value in vars(self).items()
+                if value is not None
             }
         )
 
@@ -128,13 +133,16 @@ def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
     candidate_rows, candidate_counts = dataset.candidates.take(flat)
     padded_candidates, padded_mask = pad(candidate_rows, candidate_counts)
     context_rows = dataset.context[flat]
+    parts = [dataset.question[flat], context_rows.clamp(min=0), padded_candidates.flatten()]
+    foil_rows = None if dataset.foils is None else dataset.foils.take(flat)
+    if foil_rows is not None:
+        # A place without a foil takes the question's text, which is there already.
+        places = torch.where(foil_rows >= 0, foil_rows, dataset.question[flat, None])
+        parts.append(places.flatten())
     # Each distinct text once; the index tensors point into that list.
-    distinct, inverse = torch.unique(
-        torch.cat([dataset.question[flat], context_rows.clamp(min=0), padded_candidates.flatten()]),
-        return_inverse=True,
-    )
+    distinct, inverse = torch.unique(torch.cat(parts), return_inverse=True)
     texts, _ = dataset.tables["text"].streams["pooled"].gather(distinct)
-    question, context, candidates = inverse.split([len(flat), len(flat), padded_candidates.numel()])
+    question, context, candidates, *foils = inverse.split([len(part) for part in parts])
 
     def spread(values: torch.Tensor, fill: int | bool = 0) -> torch.Tensor:
         out = values.new_full((*mask.shape, *values.shape[1:]), fill)
@@ -157,6 +165,8 @@ def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
             for name, rows in (("question", dataset.question[flat]), ("context", context_rows))
             if "tokens" in dataset.tables["text"].streams and bool((rows >= 0).any())
         },
+        foils=spread(foils[0].view_as(foil_rows)) if foils else None,
+        foil_mask=spread(foil_rows >= 0, False) if foils else None,
     )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from arbiter.encoders.base import FeatureSpec
 from arbiter.errors import EncoderError
+from arbiter.features.foil_table import FoilTable
 from arbiter.features.ragged import Ragged
 from arbiter.features.table import FeatureTable
 from arbiter.sample import Modality, Sample
@@ -38,6 +39,7 @@ class FeatureDataset:
         media_audio: audio row of each media set, -1 where there is none.
         samples: the samples themselves, for reports.
         max_frames: places in time of a video's frames.
+        foils: wrong answers from other samples to train against, or None.
     """
 
     tables: dict[str, FeatureTable]
@@ -51,6 +53,7 @@ class FeatureDataset:
     media_audio: torch.Tensor
     samples: Sequence[Sample]
     max_frames: int
+    foils: FoilTable | None = None
 
     def __len__(self) -> int:
         return len(self.question)
@@ -74,9 +77,18 @@ class _References:
 
 
 def index_samples(
-    samples: dict[str, Sequence[Sample]], store: Store, spec: FeatureSpec
+    samples: dict[str, Sequence[Sample]],
+    store: Store,
+    spec: FeatureSpec,
+    further_texts: Sequence[str] = (),
 ) -> dict[str, FeatureDataset]:
     """Make the features of all samples and express each named list of samples over them.
+
+    Args:
+        samples: by name of the list.
+        store: where features are kept.
+        spec: what the encoder gives.
+        further_texts: are to be in the text table as well.
 
     Raises:
         EncoderError: a sample carries a modality that the encoder cannot perceive.
@@ -87,6 +99,8 @@ def index_samples(
         name: [_places(sample, references, spec) for sample in part]
         for name, part in samples.items()
     }
+    for text in further_texts:
+        references["text"].add(text)
     tables, rows = {}, {}
     for kind, part in references.items():
         if part.refs:

@@ -69,12 +69,15 @@ class DecisionOutput:
     Attributes:
         logits: float32 [B, Q, K]; padded candidates have the lowest finite value.
         draft_logits: float32 [B, Q, K], from the draft head.
-        routing: statistics of each layer's router.
+        routing: statistics of each layer's router; none with `moe.balance: bias`.
+        foil_logits: float32 [B, Q, F], the lowest finite value where there is no foil; None for a
+            batch without foils.
     """
 
     logits: torch.Tensor
     draft_logits: torch.Tensor
     routing: list[RoutingStats]
+    foil_logits: torch.Tensor | None = None
 
 
 def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
@@ -150,12 +153,22 @@ class DecisionModel(nn.Module):
         media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
         decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL)
         pooled = {k: _mean(tokens) for k, tokens in media.items() if k != _PATCHES}
-        logits = self.head(decision_BQH, batch.texts, batch.candidates, pooled.get("image"))
+        # Foils are scored as if they were further candidates.
+        scored = batch.candidates
+        if batch.foils is not None:
+            scored = torch.cat([batch.candidates, batch.foils], dim=-1)
+        scores = self.head(decision_BQH, batch.texts, scored, pooled.get("image"))
+        candidates = batch.candidates.shape[-1]
+        logits, foil_logits = scores, None
+        if batch.foils is not None:
+            logits, foil_logits = scores[..., :candidates], scores[..., candidates:]
+            foil_logits = mask_logits(foil_logits, batch.foil_mask)
         draft = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return DecisionOutput(
             mask_logits(logits, batch.candidate_mask),
             mask_logits(draft, batch.candidate_mask),
             routing,
+            foil_logits,
         )
 
     def finish_step(self) -> None:
@@ -234,7 +247,8 @@ class DecisionModel(nn.Module):
             media_BSH, own_BQLH, stats = layer(
                 media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last
             )
-            routing.append(RoutingStats(_block_mean(stats.probabilities, B), stats.load))
+            if stats is not None:
+                routing.append(RoutingStats(_block_mean(stats.probabilities, B), stats.load))
         return self.norm(own_BQLH[:, :, 0]).view(B, Q, -1), routing
 
 

@@ -48,7 +48,7 @@ class FusionLayer(nn.Module):
         media_mask_BS: torch.Tensor,
         own_mask_BQL: torch.Tensor,
         last: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, RoutingStats]:
+    ) -> tuple[torch.Tensor, torch.Tensor, RoutingStats | None]:
         """One layer. With `last`, only decision tokens are computed and returned.
 
         Returns:

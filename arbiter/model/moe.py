@@ -28,6 +28,14 @@ class MoEConfig:
     top_k: int = option(2, help="Routed experts per token.", low=1)
     ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1)
     shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1)
+    balance: str = option(
+        "loss",
+        help="loss: objective.balance_weight spreads the load; bias: a bias on the choice does.",
+        choices=("loss", "bias"),
+    )
+    bias_rate: float = option(
+        0.001, help="What a step adds to or takes from an expert's bias.", above=0
+    )
 
     def check(self) -> None:
         """A token cannot choose more experts than there are."""
@@ -55,7 +63,12 @@ class RoutingStats:
 
 
 class MixtureOfExperts(nn.Module):
-    """The feed-forward part of a fusion layer."""
+    """The feed-forward part of a fusion layer.
+
+    With `balance: bias` experts are chosen by probability plus a bias that no gradient reaches,
+    and weighted by probability alone (auxiliary-loss-free balancing, Wang et al., 2024). The bias
+    follows the counts of whole optimizer steps and is saved with the weights.
+    """
 
     def __init__(self, hidden_dim: int, config: MoEConfig, dispatch: str):
         super().__init__()
@@ -78,14 +91,16 @@ class MixtureOfExperts(nn.Module):
             )
         self.register_buffer("load", torch.full((experts,), 1 / experts))
         self.register_buffer("choices", torch.zeros(experts), persistent=False)
+        biased = config.balance == "bias"
+        self.register_buffer("bias_E", torch.zeros(experts) if biased else None)
 
     def forward(
         self, x_BTH: torch.Tensor, mask_BT: torch.Tensor
-    ) -> tuple[torch.Tensor, RoutingStats]:
+    ) -> tuple[torch.Tensor, RoutingStats | None]:
         """Transform the real tokens; padding comes out as zero.
 
         Returns:
-            [B, T, H] and the router's statistics.
+            [B, T, H] and the router's statistics; None with `balance: bias`, which needs none.
         """
         # Dense dispatch keeps shapes fixed, so it computes padding too and drops it at the end.
         dense = self.dispatch == "dense"
@@ -95,7 +110,7 @@ class MixtureOfExperts(nn.Module):
             real_N = mask_BT.flatten().nonzero().squeeze(1)
             x_NH = x_NH.index_select(0, real_N)
         probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
-        gates_Nk, experts_Nk = probs_NE.topk(self.config.top_k, dim=-1)
+        gates_Nk, experts_Nk = self._choose(probs_NE)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
         routed = self._routed_dense if dense else self._routed_grouped
         y_NH = routed(x_NH, gates_Nk, experts_Nk)
@@ -103,13 +118,25 @@ class MixtureOfExperts(nn.Module):
             y_NH = y_NH + self.shared(x_NH)
         if dense:
             y_BTH = torch.where(mask_BT[..., None], y_NH.view_as(x_BTH), 0)
-            probs_BTE = probs_NE.view(*mask_BT.shape, -1)
         else:
             y_BTH = _scatter(y_NH, real_N, mask_BT)
-            probs_BTE = _scatter(probs_NE, real_N, mask_BT)
         if self.training:
             self._count(experts_Nk, mask_BT.flatten() if dense else None)
+        if self.bias_E is not None:
+            return y_BTH, None
+        if dense:
+            probs_BTE = probs_NE.view(*mask_BT.shape, -1)
+        else:
+            probs_BTE = _scatter(probs_NE, real_N, mask_BT)
         return y_BTH, RoutingStats(_masked_mean(probs_BTE, mask_BT), self.load)
+
+    def _choose(self, probs_NE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Probabilities and numbers of each token's experts, [N, k] both."""
+        if self.bias_E is None:
+            return probs_NE.topk(self.config.top_k, dim=-1)
+        biased_NE = probs_NE.detach() + self.bias_E
+        experts_Nk = biased_NE.topk(self.config.top_k, dim=-1).indices
+        return probs_NE.gather(-1, experts_Nk), experts_Nk
 
     def _routed_grouped(
         self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
@@ -150,9 +177,15 @@ class MixtureOfExperts(nn.Module):
 
     @torch.no_grad()
     def finish_step(self) -> None:
-        """Take the choices counted since the last call as the new load. Call per optimizer step."""
+        """Take the choices counted since the last call as the new load. Call per optimizer step.
+
+        With `balance: bias`, experts chosen less than the mean become easier to choose by
+        `bias_rate`, and others harder.
+        """
         if bool(self.choices.sum() > 0):
             self.load.copy_(self.choices / self.choices.sum())
+            if self.bias_E is not None:
+                self.bias_E += self.config.bias_rate * (self.choices.mean() - self.choices).sign()
         self.choices.zero_()
 
 

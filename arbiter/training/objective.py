@@ -12,7 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from arbiter.config import option
+from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch
+from arbiter.foils import FoilsConfig
 from arbiter.model.decision_model import DecisionOutput
 from arbiter.model.heads import mask_logits
 
@@ -50,6 +52,25 @@ class ObjectiveConfig:
     balance_weight: float = option(0.01, help="Weight of the expert load balance loss.", low=0)
     margin: MarginConfig = option(MarginConfig(), help="Margin loss.")
     draft: DraftConfig = option(DraftConfig(), help="Draft head losses.")
+    foils: FoilsConfig = option(
+        FoilsConfig(), help="Wrong answers from the whole mix, in the margin loss."
+    )
+    modality_dropout: float = option(
+        0.0,
+        help="Chance that a block's images, video, audio or context are left out of a step; some "
+        "media always stays.",
+        low=0,
+        below=1,
+    )
+
+    def check(self) -> None:
+        """Foils act through the margin loss."""
+        if self.foils.weight and not self.margin.weight:
+            raise ConfigError(
+                "foils.weight",
+                self.foils.weight,
+                "needs the margin loss that foils are part of; give margin.weight above 0",
+            )
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,16 @@ def hardest_rival(
     return logits_BQK.gather(-1, rivals.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
 
+def harder(rival_BQ: torch.Tensor, foil_logits_BQF: torch.Tensor) -> torch.Tensor:
+    """The higher of the hardest rival's score and the hardest foil's [B, Q].
+
+    A question without foils, whose foil scores are all the lowest finite value, keeps its rival.
+    """
+    hardest = foil_logits_BQF.detach().argmax(dim=-1, keepdim=True)
+    foil_BQ = foil_logits_BQF.gather(-1, hardest).squeeze(-1)
+    return torch.where(foil_BQ.detach() > rival_BQ.detach(), foil_BQ, rival_BQ)
+
+
 def balance_loss(output: DecisionOutput, questions_B: torch.Tensor, total: int) -> torch.Tensor:
     """E * sum_e load_e * probability_e, averaged over layers; 1 when perfectly balanced.
 
@@ -129,11 +160,18 @@ def compute_loss(
     terms = {"cross_entropy": mean(cross_entropy(output.logits, targets, mask))}
     weights = {"cross_entropy": 1.0}
     if config.margin.weight:
+        gamma = config.margin.gamma
         answer_score = output.logits.gather(-1, batch.answer.clamp(min=0)[..., None]).squeeze(-1)
-        lead = answer_score - hardest_rival(output.logits, batch.answer, mask)
-        terms["margin_loss"] = mean(F.relu(config.margin.gamma - lead))
+        rival = hardest_rival(output.logits, batch.answer, mask)
+        shortfall = F.relu(gamma - (answer_score - rival))
+        terms["margin_loss"] = mean(shortfall)
         weights["margin_loss"] = config.margin.weight
-    if config.balance_weight:
+        if config.foils.weight and output.foil_logits is not None:
+            hardest = harder(rival, output.foil_logits)
+            terms["foil_loss"] = mean(F.relu(gamma - (answer_score - hardest)) - shortfall)
+            weights["foil_loss"] = config.margin.weight * config.foils.weight
+    # Routers that balance by bias give no statistics.
+    if config.balance_weight and output.routing:
         questions = batch.question_mask.sum(dim=1).float()
         terms["balance_loss"] = balance_loss(output, questions, total_questions)
         weights["balance_loss"] = config.balance_weight

@@ -10,6 +10,7 @@ from arbiter.features.batch import DecisionBatch, assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.sampler import epoch_blocks
 from arbiter.seeds import generator
+from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.schedules import ScheduleConfig
 
 
@@ -41,6 +42,7 @@ def micro_batches(
     first_step: int,
     from_step: int,
     micro_batch_size: int,
+    dropout: ModalityDropout | None = None,
 ) -> Iterator[MicroBatch]:
     """The steps of an epoch from `from_step` on, in order.
 
@@ -49,16 +51,22 @@ def micro_batches(
         first_step: the run's step with which the epoch begins.
         from_step: the first step that is still to be done.
         micro_batch_size: blocks per micro-batch.
+        dropout: leaves modalities out, or None.
     """
     order = epoch_blocks(train, schedule.questions_per_block, seed, epoch)
     for step, blocks in enumerate(order.split(schedule.batch_size), first_step):
         if step < from_step:
             continue
         draws = augmenter.draw(len(blocks), generator(seed, "augment", step))
+        chances = None
+        if dropout is not None and dropout.active:
+            chances = dropout.draw(len(blocks), generator(seed, "modality_dropout", step))
         parts = blocks.split(micro_batch_size)
         for index, part in enumerate(parts):
             batch = assemble(train, part)
             if augmenter.active:
                 batch = augmenter.apply(batch, draws[index * micro_batch_size :][: len(part)])
+            if chances is not None:
+                batch = dropout.apply(batch, chances[index * micro_batch_size :][: len(part)])
             questions = int((blocks >= 0).sum())
             yield MicroBatch(batch, step, index, index == len(parts) - 1, questions)

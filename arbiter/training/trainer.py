@@ -17,7 +17,7 @@ import torch
 from arbiter.calibration.metrics import entropy, summarize
 from arbiter.config import build
 from arbiter.console import ProgressBar
-from arbiter.errors import RunInterrupted
+from arbiter.errors import RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
@@ -38,6 +38,7 @@ from arbiter.training.checkpoint import (
 )
 from arbiter.training.guards import Guard, GuardsConfig
 from arbiter.training.interruption import Interruption
+from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import ObjectiveConfig, compute_loss
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, lr_factor
@@ -109,6 +110,7 @@ class Trainer:
             settings.seed,
         )
         self.device = next(model.parameters()).device
+        self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
         blocks = len(epoch_blocks(train, self.schedule.questions_per_block, self.seed, 1))
         self.steps_per_epoch = math.ceil(blocks / self.schedule.batch_size)
@@ -119,6 +121,10 @@ class Trainer:
         self._epoch_totals, self._window = Totals(), Totals()
         self.guard = Guard(settings.guards)
         self._last_state = self._started = time.monotonic()
+
+    @property
+    def _foils_digest(self) -> str | None:
+        return None if self.train.foils is None else self.train.foils.digest
 
     @property
     def seconds(self) -> float:
@@ -151,8 +157,17 @@ class Trainer:
         return self.best
 
     def restore(self, state: State, run: RunDirectory) -> None:
-        """Go on from a state."""
+        """Go on from a state.
+
+        Raises:
+            RunError: the run had other foils.
+        """
         values = state.values
+        if values.get("foils") != self._foils_digest:
+            raise RunError(
+                "resume: the foils are not those that the run began with; restore the samples and "
+                "objective.foils.vocabulary, or start a new run"
+            )
         self.model.load_state_dict(state.tensors["model"])
         restore_optimizer(self.optimizer, state.tensors["optimizer"])
         self.step = values["step"]
@@ -181,6 +196,7 @@ class Trainer:
             "bad_steps": self.guard.bad_steps,
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
+            "foils": self._foils_digest,
         }
         if self.best is not None:
             tensors["best"] = self.best.weights
@@ -207,6 +223,7 @@ class Trainer:
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
             epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
+            self.modality_dropout,
         )  # fmt: skip
         for micro in prefetch(work, self.hardware.prefetch_batches):
             waited = time.perf_counter() - waiting_since
@@ -355,6 +372,7 @@ class Trainer:
             "val_acc": accuracy,
             "entropy": figures["entropy"],
             "margin_loss": _finite(totals.mean("margin_loss")),
+            "foil_loss": _finite(totals.mean("foil_loss")),
             "balance_loss": _finite(totals.mean("balance_loss")),
             "draft_loss": _finite(totals.mean("draft_loss")),
             "distillation_loss": _finite(totals.mean("distillation_loss")),

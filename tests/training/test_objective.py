@@ -1,11 +1,14 @@
 """The objective against float64 loops and closed forms."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from arbiter.errors import ConfigError
+from arbiter.foils import FoilsConfig
 from arbiter.model.decision_model import DecisionOutput
 from arbiter.model.heads import mask_logits
 from arbiter.model.moe import RoutingStats
@@ -84,6 +87,70 @@ def test_margin_is_against_the_hardest_rival(problem):
     assert float(loss.terms["margin_loss"]) == pytest.approx(expected / 3, abs=1e-5)
     plain = compute_loss(ObjectiveConfig(balance_weight=0, **OFF), output, batch, 3)
     assert (loss.total - plain.total).item() == pytest.approx(2 * expected / 3, abs=1e-5)
+
+
+FOIL_MASK = torch.tensor([[[1, 1], [0, 0]], [[1, 0], [0, 0]]]).bool()
+FOIL_CONFIG = ObjectiveConfig(
+    balance_weight=0,
+    margin=MarginConfig(weight=2.0, gamma=0.5),
+    draft=OFF["draft"],
+    foils=FoilsConfig(weight=0.7),
+)
+
+
+@pytest.mark.parametrize("foil", [-3.0, 0.0, 0.6, 2.0])
+def test_the_margin_counts_the_hardest_foil_when_it_is_harder(problem, foil):
+    output, batch, logits, *_ = problem
+    # The first question has two foils, the second none, the third one.
+    raw = torch.tensor([[[foil, foil - 1], [9.0, 9.0]], [[foil + 0.3, 9.0], [9.0, 9.0]]])
+    raw.requires_grad_()
+    output = replace(output, foil_logits=mask_logits(raw, FOIL_MASK))
+    own, both = 0.0, 0.0
+    hardest_foils = [foil, -math.inf, foil + 0.3]
+    foil_grad = [0.0, 0.0, 0.0]
+    for i, ((row, answer), hardest) in enumerate(
+        zip(real_rows(logits), hardest_foils, strict=True)
+    ):
+        rival = max(z for k, z in enumerate(row) if k != answer)
+        own += max(0.0, 0.5 - (row[answer] - rival))
+        both += max(0.0, 0.5 - (row[answer] - max(rival, hardest)))
+        if hardest > rival and row[answer] - hardest < 0.5:
+            foil_grad[i] = 2.0 * 0.7 / 3
+    loss = compute_loss(FOIL_CONFIG, output, batch, 3)
+    assert float(loss.terms["margin_loss"]) == pytest.approx(own / 3, abs=1e-5)
+    assert float(loss.terms["foil_loss"]) == pytest.approx((both - own) / 3, abs=1e-5)
+    plain = compute_loss(ObjectiveConfig(balance_weight=0, **OFF), output, batch, 3)
+    expected = 2.0 * (own + 0.7 * (both - own)) / 3
+    assert (loss.total - plain.total).item() == pytest.approx(expected, abs=1e-5)
+    loss.total.backward()
+    gradient = torch.zeros(2, 2, 2)
+    gradient[0, 0, 0], gradient[1, 0, 0] = foil_grad[0], foil_grad[2]
+    torch.testing.assert_close(raw.grad, gradient)
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_foils_are_not_computed_when_they_do_not_count(problem):
+    output, batch, *_ = problem
+    output = replace(output, foil_logits=torch.full((2, 2, 2), 9.0))
+    for config in (
+        replace(FOIL_CONFIG, foils=FoilsConfig(weight=0.0)),
+        replace(FOIL_CONFIG, margin=MarginConfig(weight=0.0)),
+    ):
+        assert "foil_loss" not in compute_loss(config, output, batch, 3).terms
+    without = compute_loss(FOIL_CONFIG, replace(output, foil_logits=None), batch, 3)
+    assert set(without.terms) == {"cross_entropy", "margin_loss"}
+
+
+def test_foils_without_a_margin_are_an_error():
+    with pytest.raises(ConfigError, match=r"foils\.weight=1\.0: needs .* margin\.weight above 0"):
+        ObjectiveConfig(foils=FoilsConfig(weight=1.0)).check()
+
+
+def test_without_statistics_there_is_no_balance_loss(problem):
+    output, batch, *_ = problem
+    config = ObjectiveConfig(balance_weight=1.0, **OFF)
+    loss = compute_loss(config, replace(output, routing=[]), batch, 3)
+    assert set(loss.terms) == {"cross_entropy"}
 
 
 def test_balance_weighs_blocks_by_questions(problem):

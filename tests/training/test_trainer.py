@@ -20,11 +20,14 @@ from arbiter.training.trainer import Settings, Trainer
 from tests.conftest import make_model
 
 
-def make_trainer(dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, **hardware):
+def make_trainer(
+    dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
+    architecture=None, **hardware
+):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
         seed=0,
-        objective=ObjectiveConfig(margin=MarginConfig(weight=0.2)),
+        objective=objective or ObjectiveConfig(margin=MarginConfig(weight=0.2)),
         optimizer=AdamWConfig(lr=lr),
         schedule=ScheduleConfig(
             epochs=epochs, batch_size=3, questions_per_block=2, warmup_steps=3, **(schedule or {})
@@ -34,7 +37,7 @@ def make_trainer(dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=
         guards=GuardsConfig(max_bad_steps=3),
         every_steps=1,
     )
-    model = make_model(dataset, encoder, profile.moe_dispatch)
+    model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
     return Trainer(model, dataset, dataset, Augmenter(True, 1, encoder.spec), settings, {})
 
 
@@ -149,33 +152,39 @@ def without_clock(events: list[dict]) -> list[dict]:
     return [{k: v for k, v in event.items() if k not in WALL_CLOCK} for event in events]
 
 
+class StopAfter:
+    """Asks to stop once the trainer has done a number of steps."""
+
+    def __init__(self, trainer, step):
+        self.trainer, self.step = trainer, step
+
+    def defer(self, deferred):
+        pass
+
+    @property
+    def reason(self):
+        return "test" if self.trainer.step == self.step else None
+
+
+def run_with_stops(dataset, encoder, path, stops, **options):
+    """A run stopped after each of these steps and gone on with; its trainer and selection."""
+    for step in [*stops, None]:
+        trainer = make_trainer(dataset, encoder, **options)
+        with contextlib.suppress(RunInterrupted), RunDirectory(path) as directory:
+            state = load_newest_state(directory.resume)
+            if state is not None:
+                trainer.restore(state, directory)
+            best = trainer.fit(directory, StopAfter(trainer, step))
+    return trainer, best
+
+
 @pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14]], ids=str)
 def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     """Stopped after any step, within an epoch or at its end, with averaging and dropout."""
     options = {"epochs": 4, "schedule": {"swa": SWAConfig(start_epoch=2)}}
     straight, best, events = run(dataset, encoder, tmp_path / "a", **options)
     assert straight.steps_per_epoch == 4
-
-    class StopAfter:
-        """Asks to stop once the trainer has done a number of steps."""
-
-        def __init__(self, trainer, step):
-            self.trainer, self.step = trainer, step
-
-        def defer(self, deferred):
-            pass
-
-        @property
-        def reason(self):
-            return "test" if self.trainer.step == self.step else None
-
-    for step in [*stops, None]:
-        trainer = make_trainer(dataset, encoder, **options)
-        with contextlib.suppress(RunInterrupted), RunDirectory(tmp_path / "b") as directory:
-            state = load_newest_state(directory.resume)
-            if state is not None:
-                trainer.restore(state, directory)
-            again = trainer.fit(directory, StopAfter(trainer, step))
+    trainer, again = run_with_stops(dataset, encoder, tmp_path / "b", stops, **options)
     assert (again.kind, again.epoch, again.accuracy) == (best.kind, best.epoch, best.accuracy)
     for name, tensor in straight.model.state_dict().items():
         assert torch.equal(tensor, trainer.model.state_dict()[name]), name
