@@ -1,6 +1,6 @@
 """Speed as ratios against plain reference implementations, in one process.
 
-    python -m experiments.bench [group=moe|attention|batch|codec|foils]
+    python -m experiments.bench [group=moe|attention|batch|codec|foils|store|encoding]
 
 Each pair is checked to agree first, then timed in turn; a row shows medians and their ratio.
 """
@@ -37,6 +37,7 @@ from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 from arbiter.model.moe import MixtureOfExperts, MoEConfig
 from arbiter.sample import Sample
 from experiments.app import run_app
+from experiments.bench_store import bench_encoding, bench_store
 from experiments.schema import BenchConfig
 
 
@@ -234,29 +235,38 @@ def foil_pairs() -> Iterator[Pair]:
     )
 
 
+def print_pairs(pairs: Iterator[Pair], repeats: int) -> None:
+    """Check, time and print each pair."""
+    for pair in pairs:
+        if not pair.agree(pair.ours(), pair.reference()):
+            raise AssertionError(f"{pair.name}: the two results differ")
+        ours, reference = median_seconds(pair, repeats)
+        console.print(
+            f"{pair.name:<48}{ours * 1e3:>7.1f} ms{reference * 1e3:>9.1f} ms"
+            f"{reference / ours:>7.1f}x"
+        )
+
+
 def main(composed: DictConfig) -> None:
-    """Print the table."""
+    """Print what was asked for."""
     config: BenchConfig = instantiate(composed)
-    console.print(f"{'ours / reference':<48}{'ours':>10}{'reference':>12}{'times':>8}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if config.group == "store":
+            return bench_store(folder, config.stored_images, config.batches)
+        if config.group == "encoding":
+            return bench_encoding(folder, config)
         groups = {
             "moe": moe_pairs,
-            "attention": lambda: attention_pairs(Path(folder)),
-            "batch": lambda: batch_pairs(Path(folder)),
+            "attention": lambda: attention_pairs(folder),
+            "batch": lambda: batch_pairs(folder),
             "codec": codec_pairs,
             "foils": foil_pairs,
         }
-        for name, pairs in groups.items():
-            if config.group not in ("all", name):
-                continue
-            for pair in pairs():
-                if not pair.agree(pair.ours(), pair.reference()):
-                    raise AssertionError(f"{pair.name}: the two results differ")
-                ours, reference = median_seconds(pair, config.repeats)
-                console.print(
-                    f"{pair.name:<48}{ours * 1e3:>7.1f} ms{reference * 1e3:>9.1f} ms"
-                    f"{reference / ours:>7.1f}x"
-                )
+        console.print(f"{'ours / reference':<48}{'ours':>10}{'reference':>12}{'times':>8}")
+        for group, pairs in groups.items():
+            if config.group in ("all", group):
+                print_pairs(pairs(), config.repeats)
 
 
 if __name__ == "__main__":

@@ -100,22 +100,20 @@ class BenchConfig:
     """`python -m experiments.bench`."""
 
     group: str = option(
-        "all", help="What is timed.", choices=("all", "moe", "attention", "batch", "codec", "foils")
+        "all",
+        help="What is timed; store and encoding only when named.",
+        choices=("all", "moe", "attention", "batch", "codec", "foils", "store", "encoding"),
     )
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
-
-
-@dataclass
-class BenchFeaturesConfig:
-    """`python -m experiments.bench_features`."""
-
-    encoder: Any = option(help="Frozen perception.")
-    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
     stored_images: int = option(
-        100_000, help="Synthetic images of 196 x 768 tokens; 0: none.", low=0
+        100_000, help="group=store: synthetic images of 196 x 768 tokens, 0.15 MB each.", low=16
     )
-    encoded_images: int = option(64, help="Pictures of 640 x 480 pixels to encode; 0: none.", low=0)
-    batches: int = option(500, help="Batches of 16 images to assemble.", low=1)
+    batches: int = option(500, help="group=store: batches of 16 images to assemble.", low=1)
+    encoded_images: int = option(
+        64, help="group=encoding: pictures of 640 x 480 pixels to encode.", low=1
+    )
+    encoder: Any = option(help="group=encoding: frozen perception.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding: device, threads.")
 
 
 def register() -> None:
@@ -125,7 +123,6 @@ def register() -> None:
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
-    store.store(name="bench_features_schema", node=BenchFeaturesConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)

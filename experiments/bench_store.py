@@ -1,26 +1,23 @@
 """What the feature store costs: batches from a large store, and encoding beside the bare model.
 
-    python -m experiments.bench_features [stored_images=100000] [encoder=clip_b32]
-
-The stored features are synthetic: int8 noise in the shape of ViT-B-16 patches.
+Part of `experiments.bench`. The stored features are synthetic: int8 noise in the shape of ViT-B-16
+patches.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from PIL import Image
 
-from arbiter.config import build, instantiate
+from arbiter.config import build
 from arbiter.console import console
-from arbiter.encoders.base import Compute, Encoder, FeatureSpec, StreamSpec
+from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec
 from arbiter.features.batch import assemble
 from arbiter.features.build import items_per_shard
 from arbiter.features.codec import Int8Codec
@@ -30,8 +27,9 @@ from arbiter.features.shards import write_shard
 from arbiter.features.store import FeatureStore
 from arbiter.hardware.device import resolve_device
 from arbiter.hardware.telemetry import rss_mb
-from experiments.app import run_app
-from experiments.schema import BenchFeaturesConfig
+from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.moe import MoEConfig
+from experiments.schema import BenchConfig
 
 _ROWS, _COLUMNS, _DIM = 14, 14, 768
 _BATCH = 16
@@ -128,11 +126,30 @@ def bench_store(root: Path, images: int, batches: int) -> None:
         f"batch of {_BATCH} images: median {statistics.median(seconds) * 1e3:.1f} ms, "
         f"{_BATCH * batches / sum(seconds):,.0f} images/s"
     )
+    step = v6_max_step_seconds(data)
+    say(f"that is {statistics.median(seconds) / step:.1%} of a v6_max step of {step:.1f} s on 16")
     say(f"memory: {highest - before:.0f} MB more at most, {read:,.0f} MB read")
 
 
-def bench_encoding(root: Path, encoder: Encoder, config: BenchFeaturesConfig) -> None:
+def v6_max_step_seconds(data: FeatureDataset) -> float:
+    """Forward and backward of the predecessor's size on one such batch, on the CPU; best of two."""
+    config = ArchitectureConfig(
+        hidden_dim=768, num_heads=8, num_layers=4, attention="full", scoring_dim=768, draft_dim=128,
+        moe=MoEConfig(num_routed_experts=7, top_k=2, ffn_dim=1536, shared_ffn_dim=1536),
+    )  # fmt: skip
+    model = DecisionModel(config, Synthetic.spec, ("image", "patches"))
+    batch, seconds = assemble(data, torch.arange(_BATCH)[:, None]), []
+    for _ in range(2):
+        started = time.perf_counter()
+        model(batch).logits.logsumexp(dim=-1).sum().backward()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def bench_encoding(root: Path, config: BenchConfig) -> None:
     """Build the features of pictures on disk, beside the bare model on prepared batches."""
+    device = resolve_device(config.hardware.encoder_device or config.hardware.device)
+    encoder = build(config.encoder, compute=Compute(device, config.hardware.encoder_precision))
     rng, size = np.random.default_rng(0), config.hardware.encoder_batch_size
     paths = [root / f"{number}.jpg" for number in range(config.encoded_images)]
     for path in paths:
@@ -159,19 +176,3 @@ def bench_encoding(root: Path, encoder: Encoder, config: BenchFeaturesConfig) ->
 def say(line: str) -> None:
     """Print a line as it is."""
     console.print(line, markup=False, soft_wrap=True)
-
-
-def main(composed: DictConfig) -> None:
-    """Print both measurements."""
-    config: BenchFeaturesConfig = instantiate(composed)
-    with tempfile.TemporaryDirectory() as folder:
-        if config.stored_images:
-            bench_store(Path(folder), config.stored_images, config.batches)
-        if config.encoded_images:
-            device = resolve_device(config.hardware.encoder_device or config.hardware.device)
-            compute = Compute(device, config.hardware.encoder_precision)
-            bench_encoding(Path(folder), build(config.encoder, compute=compute), config)
-
-
-if __name__ == "__main__":
-    run_app(main, "bench_features")
