@@ -23,7 +23,7 @@ from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
-from arbiter.files import new_directory, write_json_atomic
+from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.hardware.device import resolve_device
 from arbiter.hardware.telemetry import describe
 from arbiter.model.card import model_card
@@ -58,6 +58,7 @@ def main(composed: DictConfig) -> float:
             for key, value in settled_values(state, asdict(config), overridden_keys()).items():
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
+        run.begin()
         with Interruption(config.checkpoint.max_minutes) as interruption:
             best = train(config, run, state, interruption)
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
@@ -169,7 +170,7 @@ def train(
         codecs = {kind: store.codecs(kind) for kind in kinds}
         save_model(directory, model, encoder, codecs)
         write_json_atomic(directory / "calibration.json", calibration.to_dict())
-        (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
+        write_text_atomic(directory / "README.md", model_card(summary, inputs))
     run.write_summary(summary)
     run.log("final", **summary)
     write_report(run.path, gallery)
@@ -177,5 +178,5 @@ def train(
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = resume_arguments(quote_free_text(sys.argv[1:], ("resume",)))
-    run_app(main, "train")
+    sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
+    run_app(main, "train", resume_arguments)
