@@ -23,9 +23,7 @@ class MuonConfig(AdamWConfig):
     _target_: str = field(
         default="arbiter.training.muon.muon", metadata={"help": "The optimizer's factory."}
     )
-    momentum: float = option(
-        0.95, help="Decay of the matrices' Nesterov momentum.", low=0, below=1
-    )
+    momentum: float = option(0.95, help="Decay of the matrices' Nesterov momentum.", low=0, below=1)
     orthogonal_steps: int = option(5, help="Newton-Schulz iterations of an update.", low=1)
 
 

@@ -137,7 +137,9 @@ class RunDirectory:
         """Cut metrics.jsonl to its first `size` bytes: what came after a state never happened."""
         found = os.fstat(self._metrics.fileno()).st_size
         if found < size:
-            log.warning("metrics.jsonl: %d of %d bytes are there; earlier lines are lost", found, size)
+            log.warning(
+                "metrics.jsonl: %d of %d bytes are there; earlier lines are lost", found, size
+            )
         with naming(self.path / "metrics.jsonl"):
             self._metrics.truncate(min(size, found))
         self._metrics.seek(0, os.SEEK_END)

@@ -3,9 +3,9 @@
 A program of its own, as only processes can be: it imports everything once and forks for each run,
 which spares every run the seconds of its imports.
 
-python -m tests.apps.interrupted_runs kill <folder> <seed> <trials>
-python -m tests.apps.interrupted_runs full <folder> <every> [<first>]
-python -m tests.apps.interrupted_runs small <folder>
+python -m tests.apps.interrupted_runs <folder> kill:<seed>:<trials> full:<every> signals small ...
+
+prints the outcome of each as JSON: a number, or the text of what went wrong.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -26,14 +27,17 @@ from pathlib import Path
 import torch
 
 import experiments.train
+from arbiter.encoders.raw import RawEncoder
+from arbiter.training.checkpoint import list_states
+from arbiter.training.trainer import Trainer
 from experiments.app import run_app
 from experiments.resume import resume_arguments
 
-RUN = [
+RUN = (
     "experiment=smoke", "hardware=cpu", "dataset.sources.easy_vqa.max_samples=500",
-    "schedule.batch_size=8", "schedule.swa.start_epoch=2", "architecture.num_layers=2",
+    "schedule.batch_size=16", "schedule.swa.start_epoch=2", "architecture.num_layers=2",
     "checkpoint.every_steps=1", "logging.every_steps=1",
-]  # fmt: skip
+)  # fmt: skip
 CLOCK = {"samples_per_sec", "data_wait_share", "train_seconds", "eval_seconds", "rss_mb"}
 _LONGEST_SECONDS = 120
 _FREEING = ("os.remove", "os.rmdir")
@@ -58,9 +62,7 @@ class Place:
     def result(self) -> tuple[bytes, list[dict]]:
         """The trained weights, and all events without what the clock says."""
         lines = (self.run / "metrics.jsonl").read_text().splitlines()
-        events = [
-            {k: v for k, v in json.loads(line).items() if k not in CLOCK} for line in lines
-        ]
+        events = [{k: v for k, v in json.loads(line).items() if k not in CLOCK} for line in lines]
         return (self.run / "model" / "model_fp32.safetensors").read_bytes(), events
 
     def leftovers(self) -> list[str]:
@@ -70,6 +72,7 @@ class Place:
 
 def start(place: Place, arguments: list[str], before: Callable[[], None] | None = None) -> int:
     """A run in a child; `before` is called in it first. The child's process id."""
+    place.output.write_text("")
     child = os.fork()
     if child:
         return child
@@ -197,9 +200,8 @@ def kill_trial(folder: Path, whole: Place, seconds: float, rng: random.Random) -
     return kills
 
 
-def kill(folder: Path, seed: int, trials: int) -> int:
+def kill(folder: Path, whole: Place, seconds: float, seed: int, trials: int) -> int:
     """Kills that hit, over all trials."""
-    whole, seconds = uninterrupted(folder)
     rng = random.Random(seed)
     return sum(kill_trial(folder / str(i), whole, seconds, rng) for i in range(trials))
 
@@ -243,43 +245,100 @@ def check_failure(place: Place, status: int) -> None:
     assert any(os.strerror(c) in last for c in (errno.ENOSPC, errno.EROFS)), last
 
 
-def full(folder: Path, every: int, first: int = 1) -> int:
-    """The disk is full from each `every`th operation on; afterwards it has room again."""
-    RUN.append("schedule.batch_size=24")  # few steps, so that every operation has its turn
-    whole, _ = uninterrupted(folder)
+def full(folder: Path, whole: Place, seconds: float, every: int) -> int:
+    """The disk is full, or read-only, from each `every`th operation on; then it is well again."""
     operations = count_operations(folder)
-    codes = (errno.ENOSPC, errno.EROFS)
-    trials = range(first, len(operations) + 1, every)
+    trials = range(1, len(operations) + 1, every)
     for i, number in enumerate(trials):
         place = Place(folder / str(number))
-        before = filling(folder / str(number), number, codes[i % 2])
-        status = wait(start(place, place.command(), before))
+        code = (errno.ENOSPC, errno.EROFS)[i % 2]
+        status = wait(start(place, place.command(), filling(folder / str(number), number, code)))
         try:
             check_failure(place, status)
             check(place, whole)
         except AssertionError as error:
-            raise AssertionError(f"from operation {number} on, {operations[number - 1]}") from error
+            where = f"from operation {number} on, {operations[number - 1]}"
+            raise AssertionError(f"{where}: {error}") from error
     return len(trials)
 
 
-def small(folder: Path) -> int:
-    """Real small disks, from much too small to almost large enough; then room again."""
-    whole, _ = uninterrupted(folder)
-    place = Place(folder / "disk")
-    failures = 0
-    for kilobytes in (8, 64, 300, 1000, 3000, 8000, 14000, 18000):
-        os.system(f"mount -t tmpfs -o remount,size={kilobytes}k tmpfs {folder / 'disk'}")
-        place.output = folder / "out"
+def remount(disk: Path, options: str) -> None:
+    """Change a mounted file system."""
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
+
+
+def small(folder: Path, whole: Place, seconds: float) -> int:
+    """A real small disk on `<folder>/disk`, from too small to almost large enough."""
+    place, failures = Place(folder / "disk"), 0
+    place.output = folder / "out"
+    for options in ("size=64k", "size=1m", "size=3m", "size=8m", "size=16m", "ro", "rw,size=20m"):
+        remount(folder / "disk", options)
         status = wait(start(place, place.command()))
         if status:
             check_failure(place, status)
             failures += 1
-    os.system(f"mount -t tmpfs -o remount,size=200m tmpfs {folder / 'disk'}")
+    remount(folder / "disk", "rw,size=200m")
     check(place, whole)
     return failures
 
 
-if __name__ == "__main__":
+def slowed() -> None:
+    """Give a signal time to arrive: encoding and steps take a while."""
+    encode, update = RawEncoder.encode_image, Trainer._update
+
+    def encode_slowly(self: RawEncoder, images: object) -> object:
+        time.sleep(1)
+        return encode(self, images)
+
+    def update_slowly(self: Trainer, *arguments: object) -> object:
+        time.sleep(0.1)
+        return update(self, *arguments)
+
+    RawEncoder.encode_image, Trainer._update = encode_slowly, update_slowly
+
+
+def signals(folder: Path, whole: Place, seconds: float) -> int:
+    """Each signal while features are built, then while training; the run ends as if left alone."""
+    place, count = Place(folder), 0
+    for phase in ("samples: ", "state"):
+        for step, name in enumerate(("SIGTERM", "SIGINT", "SIGUSR1"), 1):
+            child = start(place, place.command(), slowed)
+            give_up = time.monotonic() + _LONGEST_SECONDS
+            state = place.run / "resume" / f"state-{step:08d}"
+            while time.monotonic() < give_up:
+                if state.exists() if phase == "state" else phase in place.output.read_text():
+                    break
+                time.sleep(0.01)
+            os.kill(child, getattr(signal, name))
+            status, text = wait(child), place.output.read_text()
+            assert status == 75, f"{name}, {phase}: status {status}\n{text}"
+            assert "Traceback" not in text and "error" not in text, text
+            last = text.strip().splitlines()[-1]
+            assert last.startswith("interrupted") and name in last, text
+            said = json.loads((place.run / "status.json").read_text())["status"]
+            assert said == "interrupted", said
+            assert list_states(place.run / "resume") or phase != "state", "no state was written"
+            count += 1
+    check(place, whole)
+    return count
+
+
+def main() -> None:
+    """See the module's docstring."""
     torch.set_num_threads(1)
-    what, where, *numbers = sys.argv[1:]
-    print({"kill": kill, "full": full, "small": small}[what](Path(where), *map(int, numbers)))
+    folder, tasks = Path(sys.argv[1]), sys.argv[2:]
+    outcome: dict[str, int | str] = {}
+    whole, seconds = uninterrupted(folder)
+    for task in tasks:
+        name, *numbers = task.split(":")
+        function = {"kill": kill, "full": full, "small": small, "signals": signals}[name]
+        (folder / name).mkdir(exist_ok=True)
+        try:
+            outcome[name] = function(folder / name, whole, seconds, *map(int, numbers))
+        except AssertionError as error:
+            outcome[name] = str(error)
+    print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()
