@@ -19,6 +19,7 @@ from arbiter.config import build
 from arbiter.console import ProgressBar
 from arbiter.errors import RunInterrupted
 from arbiter.features.augment import Augmenter
+from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
@@ -39,12 +40,15 @@ from arbiter.training.checkpoint import (
 from arbiter.training.guards import Guard, GuardsConfig
 from arbiter.training.interruption import Interruption
 from arbiter.training.objective import ObjectiveConfig, compute_loss
+from arbiter.training.preflight import check_gradients
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, lr_factor
 from arbiter.training.steps import MicroBatch, micro_batches
 from arbiter.training.totals import Totals
 
 log = logging.getLogger(__name__)
+
+_PREFLIGHT_BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,10 @@ class Trainer:
         """Train what is left of all epochs; the model ends with the selected weights.
 
         Raises:
-            RunError: the gradient stays not finite.
+            RunError: the gradient stays not finite, or the device computes a wrong one.
             RunInterrupted: the run was asked to stop; a state has been written.
         """
+        self._preflight()
         writer = StateWriter(run.resume)
         title = f"training, {self.schedule.epochs} epochs"
         interruption.defer(True)
@@ -149,6 +154,13 @@ class Trainer:
             self.best = replace(self.best, kind="best")
         self.model.load_state_dict(self.best.weights)
         return self.best
+
+    def _preflight(self) -> None:
+        """Check a device's gradients before the first step that this process does on it."""
+        if self.hardware.preflight and self.device.type != "cpu" and self.step < self.total_steps:
+            blocks = epoch_blocks(self.train, 2, self.seed, 1)[:_PREFLIGHT_BLOCKS]
+            batch = assemble(self.train, blocks)
+            check_gradients(self.model, batch, self.settings.objective, self.device)
 
     def restore(self, state: State, run: RunDirectory) -> None:
         """Go on from a state."""
