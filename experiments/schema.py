@@ -41,6 +41,9 @@ class LoggingConfig:
     """What is written while training."""
 
     every_steps: int = option(50, help="Optimizer steps between step events.", low=1)
+    tensorboard: bool = option(
+        False, help="Write TensorBoard's files into the run directory as well."
+    )
 
 
 @dataclass

@@ -38,6 +38,7 @@ from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, ta
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
+from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
 from experiments.app import quote_free_text, run_app
 from experiments.resume import overridden_keys, resume_arguments
@@ -58,6 +59,8 @@ def main(composed: DictConfig) -> float:
             for key, value in settled_values(state, asdict(config), overridden_keys()).items():
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
+        if config.logging.tensorboard:
+            run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()
         with Interruption(config.checkpoint.max_minutes) as interruption:
             best = train(config, run, state, interruption)

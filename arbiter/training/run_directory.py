@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ class RunDirectory:
 
     Attributes:
         finished: whether the run had finished before.
+        listeners: told of every event that is logged.
 
     Raises:
         RunError: another process is running there, or the disk takes no more.
@@ -37,6 +39,7 @@ class RunDirectory:
         self.path = path
         self._lock = FileLock(path / ".lock")
         self.finished = False
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
 
     def __enter__(self) -> RunDirectory:
         try:
@@ -126,6 +129,8 @@ class RunDirectory:
         with naming(self.path / "metrics.jsonl"):
             while rest:
                 rest = rest[self._metrics.write(rest) :]
+        for listener in self.listeners:
+            listener(event, fields)
 
     def metrics_size(self) -> int:
         """Bytes of metrics.jsonl so far, all of them on the disk."""

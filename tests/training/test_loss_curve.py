@@ -24,7 +24,6 @@ from arbiter.training.run_directory import RunDirectory
 from arbiter.training.trainer import Settings, Trainer
 from experiments import schema
 
-
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "data" / "loss_curve.json"
 _STEPS = 50
