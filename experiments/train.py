@@ -73,8 +73,9 @@ def train(
 ) -> float:
     """The whole chain, from samples to a calibrated model in `run`, going on from `state`."""
     device = resolve_device(config.hardware.device)
-    if config.hardware.num_threads:
-        torch.set_num_threads(config.hardware.num_threads)
+    # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
+    # sees fit, and another number of threads is another rounding.
+    torch.set_num_threads(config.hardware.num_threads or torch.get_num_threads())
     machine = describe(device)
     log.info("device %s (%s), %d threads", device, machine["name"], machine["threads"])
 
