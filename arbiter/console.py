@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -29,6 +31,28 @@ class ConsoleHandler(logging.Handler):
         if record.levelno >= logging.ERROR:
             return
         console.print(self.format(record), markup=False, soft_wrap=True)
+
+
+class LogFile(logging.FileHandler):
+    """A run's log file. A disk that takes no more lines ends the log, never the run.
+
+    Whatever must not be lost is written by others, whose errors count.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        with suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Stay silent about the disk; logging would print a traceback for each record."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file, with what a full disk has left in its buffer."""
+        with suppress(OSError):
+            super().close()
 
 
 class ProgressBar:

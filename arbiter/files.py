@@ -2,16 +2,76 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 MANIFEST = "MANIFEST.json"
+_TEMPORARY = ".writing"
+
+_REMEDIES = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there, or ask for a larger quota",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a folder that can be written, or change its permissions",
+    errno.EPERM: "choose a folder that can be written, or change its permissions",
+    errno.EIO: "check the disk",
+}
+
+
+def disk_problem(error: OSError, where: Path | str | None = None) -> str | None:
+    """One line for an error that lies with the disk or its permissions: where, what, what to do.
+
+    Args:
+        error: as the system raised it.
+        where: named if the error names no file.
+
+    Returns:
+        None for any other error, such as a missing file: that is a bug, and keeps its traceback.
+    """
+    remedy = _REMEDIES.get(error.errno)
+    if remedy is None:
+        return None
+    return f"{error.filename or where or 'the disk'}: {os.strerror(error.errno)}; {remedy}"
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system inside the block name `path`, as those of a write to an open file don't.
+
+    Those of safetensors, which come as another type, become what they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
+    except SafetensorError as error:
+        code = re.search(r"Os \{ code: (\d+)", str(error))
+        if code is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def write_tensors(save: Callable[[dict, Path], None], tensors: dict, path: Path) -> None:
+    """Write a safetensors file with `save`, the `save_file` of torch's or numpy's flavour.
+
+    Raises:
+        OSError: naming the file.
+    """
+    with naming(path):
+        save(tensors, path)
 
 
 def file_digest(path: Path) -> str:
@@ -34,13 +94,16 @@ def fsync_path(path: Path) -> None:
 
 def write_text_atomic(path: Path, text: str) -> None:
     """Replace a text file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        fsync_path(temporary)
-        os.replace(temporary, path)
+        with naming(path):
+            temporary.write_text(text, encoding="utf-8")
+            fsync_path(temporary)
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        # On a disk turned read-only this fails as well, and must not hide why.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
@@ -83,7 +146,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     The block fills the temporary directory it is given; an error inside leaves `path` as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{path.name}-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -94,3 +157,12 @@ def new_directory(path: Path) -> Iterator[Path]:
         fsync_path(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed writers left in a directory that nobody writes to now."""
+    for path in directory.glob(f".*{_TEMPORARY}"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

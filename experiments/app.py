@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.config import describe_allowed
 from arbiter.errors import ArbiterError, RunInterrupted
+from arbiter.files import disk_problem
 from experiments import schema
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
@@ -27,10 +28,19 @@ INTERRUPTED = 75
 """Exit status of a run that was stopped and can be gone on with (EX_TEMPFAIL of sysexits.h)."""
 
 
-def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> None:
+def run_app(
+    task: Callable[[DictConfig], float | None],
+    config_name: str,
+    prepare: Callable[[list[str]], list[str]] | None = None,
+) -> None:
     """Run `task` as a Hydra app; exit status 1 and one line for a user's mistake.
 
     Bugs keep their traceback, and so does everything when HYDRA_FULL_ERROR is set.
+
+    Args:
+        task: is given the composed configuration.
+        config_name: the primary config.
+        prepare: rewrites the command line's arguments before Hydra reads them.
     """
     show_all = "HYDRA_FULL_ERROR" in os.environ
     schema.register()
@@ -53,6 +63,8 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
     # Hydra would print several lines of its own; with this it raises, and the line is made here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        if prepare is not None:
+            sys.argv[1:] = prepare(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
         if mistakes:
             raise mistakes[0]
@@ -63,6 +75,13 @@ def run_app(task: Callable[[DictConfig], float | None], config_name: str) -> Non
             print(explain(error), file=sys.stderr)
             sys.exit(INTERRUPTED)
         print(f"error: {explain(error)}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        # Hydra writes too, before any run begins.
+        line = disk_problem(error, "the run directory")
+        if line is None or show_all:
+            raise
+        print(f"error: {line}", file=sys.stderr)
         sys.exit(1)
     finally:
         if not show_all:

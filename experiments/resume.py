@@ -6,7 +6,12 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
+
+from arbiter.errors import RunError
+from arbiter.training.resume import holds_run
+
+_MULTIRUN = ("-m", "--multirun")
 
 
 def _key(override: str) -> str:
@@ -14,28 +19,69 @@ def _key(override: str) -> str:
     return override.lstrip("+~").split("=", 1)[0].split("@", 1)[0]
 
 
+def _value(arguments: list[str], key: str) -> str | None:
+    """The value given for a key, the last one if there are several; None without one."""
+    given = [a for a in arguments if a.startswith(f"{key}=")]
+    if not given:
+        return None
+    value = OverridesParser.create().parse_override(given[-1]).value()
+    return None if value is None else str(value)
+
+
 def resume_arguments(arguments: list[str]) -> list[str]:
     """Put a run's own overrides before those given beside `resume=<run dir>`.
 
-    Anything else, `resume=auto` among it, comes back as it is.
+    Hydra writes the configuration into the directory before the app is asked; so whatever holds a
+    run is looked at here, and keeps the .hydra that it began with.
+
+    Raises:
+        RunError: a new run or sweep would overwrite another one, or there is none to go on with.
     """
-    given = next((a for a in arguments if a.startswith("resume=")), "resume=auto")
-    value = OverridesParser.create().parse_override(given).value()
-    if value in (None, "auto"):
+    multirun = any(a in _MULTIRUN for a in arguments)
+    if any(a.startswith("-") and a not in _MULTIRUN for a in arguments):
+        return arguments  # --help, --cfg and the like run nothing
+    resume = _value(arguments, "resume")
+    if resume is None or resume == "auto":
+        place = _value(arguments, "hydra.sweep.dir" if multirun else "hydra.run.dir")
+        if place is None:
+            return arguments
+        if resume is None:
+            _refuse_to_overwrite(Path(place), multirun)
+        elif not multirun and holds_run(Path(place)) and _overrides(Path(place)) is not None:
+            return [*arguments, "hydra.output_subdir=null"]
         return arguments
-    run = Path(str(value))
-    saved = run / ".hydra" / "overrides.yaml"
-    if not saved.is_file():
-        return arguments
+    run = Path(resume)
+    saved = _overrides(run)
+    if saved is None:
+        raise RunError(
+            f"resume={run}: no run to go on with, .hydra/overrides.yaml is missing or empty; "
+            "name a run directory, or give the run's first command again"
+        )
     keys = {_key(a) for a in arguments}
-    own = [o for o in OmegaConf.to_container(OmegaConf.load(saved)) if _key(o) not in keys]
-    # The run keeps the .hydra that it began with.
+    own = [override for override in saved if _key(override) not in keys]
     return [*own, *arguments, f"hydra.run.dir={run}", "hydra.output_subdir=null"]
+
+
+def _refuse_to_overwrite(place: Path, multirun: bool) -> None:
+    """A directory that holds a run or a sweep is left alone."""
+    if (place / "multirun.yaml").exists() if multirun else holds_run(place):
+        kind, key = ("sweep", "hydra.sweep.dir") if multirun else ("run", "hydra.run.dir")
+        raise RunError(
+            f"{place}: holds a {kind} already; give resume=auto to go on with it, or another {key}"
+        )
+
+
+def _overrides(run: Path) -> list[str] | None:
+    """The overrides that a run began with; None where Hydra was killed before it wrote them."""
+    path = run / ".hydra" / "overrides.yaml"
+    saved = OmegaConf.load(path) if path.is_file() else None
+    return list(saved) if isinstance(saved, ListConfig) else None
 
 
 def overridden_keys() -> list[str]:
     """The keys given now, beyond those that the run began with."""
     hydra = HydraConfig.get()
-    saved = Path(hydra.runtime.output_dir) / ".hydra" / "overrides.yaml"
-    own = OmegaConf.to_container(OmegaConf.load(saved)) if hydra.output_subdir is None else []
+    own = []
+    if hydra.output_subdir is None:
+        own = _overrides(Path(hydra.runtime.output_dir)) or []
     return [_key(override) for override in hydra.overrides.task if override not in own]

@@ -22,8 +22,10 @@ from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
 from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
+from arbiter.training.muon import MuonConfig
 from arbiter.training.objective import ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
+from arbiter.training.plain_adamw import DirectMLAdamWConfig
 from arbiter.training.schedules import ScheduleConfig
 
 
@@ -39,6 +41,9 @@ class LoggingConfig:
     """What is written while training."""
 
     every_steps: int = option(50, help="Optimizer steps between step events.", low=1)
+    tensorboard: bool = option(
+        False, help="Write TensorBoard's files into the run directory as well."
+    )
 
 
 @dataclass
@@ -126,6 +131,8 @@ def register() -> None:
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
     store.store(group="schema/encoder", name="openclip", node=OpenCLIPConfig)
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
+    store.store(group="schema/optimizer", name="directml_adamw", node=DirectMLAdamWConfig)
+    store.store(group="schema/optimizer", name="muon", node=MuonConfig)
     sources = {
         "ai2d": AI2DConfig,
         "easy_vqa": EasyVQAConfig,

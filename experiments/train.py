@@ -23,7 +23,7 @@ from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
-from arbiter.files import new_directory, write_json_atomic
+from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
 from arbiter.hardware.device import resolve_device
 from arbiter.hardware.telemetry import describe
@@ -39,6 +39,7 @@ from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, ta
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
+from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
 from experiments.app import quote_free_text, run_app
 from experiments.resume import overridden_keys, resume_arguments
@@ -59,6 +60,9 @@ def main(composed: DictConfig) -> float:
             for key, value in settled_values(state, asdict(config), overridden_keys()).items():
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
+        if config.logging.tensorboard:
+            run.listeners.append(TensorBoard(run.path / "tensorboard"))
+        run.begin()
         with Interruption(config.checkpoint.max_minutes) as interruption:
             best = train(config, run, state, interruption)
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
@@ -70,8 +74,9 @@ def train(
 ) -> float:
     """The whole chain, from samples to a calibrated model in `run`, going on from `state`."""
     device = resolve_device(config.hardware.device)
-    if config.hardware.num_threads:
-        torch.set_num_threads(config.hardware.num_threads)
+    # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
+    # sees fit, and another number of threads is another rounding.
+    torch.set_num_threads(config.hardware.num_threads or torch.get_num_threads())
     machine = describe(device)
     log.info("device %s (%s), %d threads", device, machine["name"], machine["threads"])
 
@@ -173,7 +178,7 @@ def train(
         codecs = {kind: store.codecs(kind) for kind in kinds}
         save_model(directory, model, encoder, codecs)
         write_json_atomic(directory / "calibration.json", calibration.to_dict())
-        (directory / "README.md").write_text(model_card(summary, inputs), encoding="utf-8")
+        write_text_atomic(directory / "README.md", model_card(summary, inputs))
     run.write_summary(summary)
     run.log("final", **summary)
     write_report(run.path, gallery)
@@ -181,5 +186,5 @@ def train(
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = resume_arguments(quote_free_text(sys.argv[1:], ("resume",)))
-    run_app(main, "train")
+    sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
+    run_app(main, "train", resume_arguments)

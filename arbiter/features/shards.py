@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from safetensors.numpy import save_file
 
 from arbiter.errors import StoreError
-from arbiter.files import file_digest, fsync_path
+from arbiter.files import file_digest, fsync_path, write_tensors
 
 _DTYPES = {
     "U8": np.uint8, "I8": np.int8, "I16": np.int16, "I64": np.int64,
@@ -28,12 +29,14 @@ def write_shard(directory: Path, number: int, tensors: dict[str, np.ndarray]) ->
     """Write a shard to a temporary name, force it to disk, then rename it into place."""
     temporary = directory / f".writing-{os.getpid()}-{number:05d}"
     try:
-        save_file(tensors, temporary)
+        write_tensors(save_file, tensors, temporary)
         fsync_path(temporary)
         path = directory / f"{number:05d}-{file_digest(temporary)[:16]}.safetensors"
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        # On a disk turned read-only this fails as well, and must not hide why.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     fsync_path(directory)
     return path
 

@@ -26,7 +26,7 @@ import torch
 from filelock import FileLock
 from safetensors.numpy import load_file, save_file
 
-from arbiter import media
+from arbiter import files, media
 from arbiter.encoders.base import Encoder, Tokens
 from arbiter.errors import StoreError
 from arbiter.features import build
@@ -199,12 +199,14 @@ class FeatureStore:
             path.unlink()
         for path in self.directory(kind).glob(".writing-*"):
             path.unlink()
+        files.remove_leftovers(self.directory(kind))
 
     def write_codecs(self, kind: str, codecs: dict[str, Int8Codec]) -> None:
         """Fix a new table's codecs, for good."""
         directory = self.directory(kind)
         temporary = directory / f".writing-{os.getpid()}-codec"
-        save_file({name: codec.channel_scale for name, codec in codecs.items()}, temporary)
+        scales = {name: codec.channel_scale for name, codec in codecs.items()}
+        files.write_tensors(save_file, scales, temporary)
         fsync_path(temporary)
         name = f"codec-{file_digest(temporary)[:16]}.safetensors"
         os.replace(temporary, directory / name)

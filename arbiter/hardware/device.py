@@ -46,6 +46,9 @@ class HardwareConfig:
         "float32", help="Arithmetic of the forward pass.", choices=("float32", "bfloat16")
     )
     prefetch_batches: int = option(4, help="Batches prepared ahead in a thread; 0 for none.", low=0)
+    preflight: bool = option(
+        True, help="Check the gradients of a tiny batch against the CPU's; nothing on the CPU."
+    )
     num_threads: int | None = option(
         None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
     )

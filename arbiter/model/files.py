@@ -17,7 +17,7 @@ from arbiter.config import build, from_dict, locate
 from arbiter.encoders.base import Compute, Encoder
 from arbiter.errors import ArbiterError, EncoderError, RunError
 from arbiter.features.codec import Int8Codec
-from arbiter.files import manifest_problem, write_json_atomic
+from arbiter.files import manifest_problem, write_json_atomic, write_tensors
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 
 FORMAT_VERSION = 1
@@ -48,12 +48,13 @@ def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: 
     The encoder goes in as its config, and as the fingerprint that another machine's must have.
     """
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_file(weights, directory / "model_fp32.safetensors")
-    save_file({n: t.half() for n, t in weights.items()}, directory / "model.safetensors")
+    write_tensors(save_file, weights, directory / "model_fp32.safetensors")
+    half = {name: tensor.half() for name, tensor in weights.items()}
+    write_tensors(save_file, half, directory / "model.safetensors")
     flat = {
         f"{k}/{s}": c.channel_scale for k, streams in codecs.items() for s, c in streams.items()
     }
-    save_arrays(flat, directory / "feature_codec.safetensors")
+    write_tensors(save_arrays, flat, directory / "feature_codec.safetensors")
     write_json_atomic(
         directory / "config.json",
         {

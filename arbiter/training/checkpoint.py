@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from arbiter.config import option
-from arbiter.files import manifest_problem, new_directory, write_json_atomic
+from arbiter.files import manifest_problem, new_directory, write_json_atomic, write_tensors
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def save_state(directory: Path, step: int, state: State) -> Path:
     path = directory / f"state-{step:08d}"
     with new_directory(path) as temporary:
         for name, tensors in state.tensors.items():
-            save_file(tensors, temporary / f"{name}.safetensors")
+            write_tensors(save_file, tensors, temporary / f"{name}.safetensors")
         write_json_atomic(temporary / "state.json", state.values)
     for old in list_states(directory)[:-_KEEP]:
         shutil.rmtree(old)

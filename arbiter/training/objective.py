@@ -80,10 +80,12 @@ class Loss:
     Attributes:
         total: scalar with gradient.
         terms: unweighted scalars by name, detached, for the log.
+        with_gradient: the same with gradient.
     """
 
     total: torch.Tensor
     terms: dict[str, torch.Tensor]
+    with_gradient: dict[str, torch.Tensor]
 
 
 def smoothed_targets(
@@ -185,4 +187,4 @@ def compute_loss(
         terms["distillation_loss"] = mean(divergence)
         weights["distillation_loss"] = config.draft.distillation
     total = sum(weights[name] * term for name, term in terms.items())
-    return Loss(total, {name: term.detach() for name, term in terms.items()})
+    return Loss(total, {name: term.detach() for name, term in terms.items()}, terms)

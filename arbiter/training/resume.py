@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from arbiter.config import from_dict
@@ -15,22 +16,26 @@ FREE = ("hardware", "logging", "checkpoint", "guards", "paths", "resume")
 """Groups and keys that do not bear on what is learned."""
 
 
+def holds_run(directory: Path) -> bool:
+    """Whether there is anything in a directory that a new run would destroy."""
+    return bool(list_states(directory / "resume")) or (directory / "model").exists()
+
+
 def find_state(run: RunDirectory, resume: str | None) -> State | None:
     """The state to go on from; None for a new run.
 
     Raises:
         RunError: a new run would overwrite one, or no state of an old one is intact.
     """
-    states = list_states(run.resume)
     if resume is None:
-        if states or run.model.exists():
+        if holds_run(run.path):
             raise RunError(
                 f"{run.path}: holds a run already; give resume=auto to go on with it, or another "
                 "hydra.run.dir"
             )
         return None
     state = load_newest_state(run.resume)
-    if states and state is None:
+    if state is None and list_states(run.resume):
         raise RunError(f"{run.resume}: no state there is intact; start anew in another directory")
     return state
 

@@ -11,19 +11,17 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
-from arbiter.calibration.metrics import entropy, summarize
 from arbiter.config import build
 from arbiter.console import ProgressBar
 from arbiter.errors import RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
+from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import HardwareConfig
-from arbiter.hardware.telemetry import rss_mb, vram_mb
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import predict
 from arbiter.seeds import derive_seed
@@ -36,16 +34,20 @@ from arbiter.training.checkpoint import (
     optimizer_tensors,
     restore_optimizer,
 )
+from arbiter.training.events import epoch_figures, step_figures, validation_figures
 from arbiter.training.guards import Guard, GuardsConfig
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import ObjectiveConfig, compute_loss
+from arbiter.training.preflight import check_gradients
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, lr_factor
 from arbiter.training.steps import MicroBatch, micro_batches
 from arbiter.training.totals import Totals
 
 log = logging.getLogger(__name__)
+
+_PREFLIGHT_BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,10 @@ class Trainer:
         """Train what is left of all epochs; the model ends with the selected weights.
 
         Raises:
-            RunError: the gradient stays not finite.
+            RunError: the gradient stays not finite, or the device computes a wrong one.
             RunInterrupted: the run was asked to stop; a state has been written.
         """
+        self._preflight()
         writer = StateWriter(run.resume)
         title = f"training, {self.schedule.epochs} epochs"
         interruption.defer(True)
@@ -155,6 +158,13 @@ class Trainer:
             self.best = replace(self.best, kind="best")
         self.model.load_state_dict(self.best.weights)
         return self.best
+
+    def _preflight(self) -> None:
+        """Check a device's gradients before the first step that this process does on it."""
+        if self.hardware.preflight and self.device.type != "cpu" and self.step < self.total_steps:
+            blocks = epoch_blocks(self.train, 2, self.seed, 1)[:_PREFLIGHT_BLOCKS]
+            batch = assemble(self.train, blocks)
+            check_gradients(self.model, batch, self.settings.objective, self.device)
 
     def restore(self, state: State, run: RunDirectory) -> None:
         """Go on from a state.
@@ -236,7 +246,14 @@ class Trainer:
                 loss = 0.0
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
-                    run.log("step", **self._step_event(epoch, lr, grad_norm))
+                    run.log(
+                        "step",
+                        step=self.step,
+                        epoch=epoch,
+                        lr=lr,
+                        grad_norm=grad_norm,
+                        **step_figures(self._window, self.model, self.device),
+                    )
                     self._window = Totals()
                 if self.step < epoch_ends:
                     self._save_if_due(run, writer, interruption)
@@ -318,45 +335,22 @@ class Trainer:
             f"loss {loss:.3f} acc {window.accuracy:.3f} {window.samples_per_sec:.0f} samples/s",
         )
 
-    def _step_event(self, epoch: int, lr: float, grad_norm: float | None) -> dict:
-        window = self._window
-        loads = torch.stack([layer.moe.load for layer in self.model.layers]).cpu()
-        load_entropy = float(-(loads * loads.clamp(min=1e-12).log()).sum(dim=-1).mean())
-        return {
-            "step": self.step,
-            "epoch": epoch,
-            "lr": lr,
-            **{name: _finite(window.mean(name)) for name in window.terms},
-            "train_acc": window.accuracy,
-            "grad_norm": grad_norm,
-            "samples_per_sec": window.samples_per_sec,
-            "data_wait_share": window.wait_seconds / window.seconds,
-            "expert_load_entropy": load_entropy,
-            "least_loaded_share": float(loads.min()),
-            "rss_mb": rss_mb(),
-            "vram_mb": vram_mb(self.device),
-        }
-
-    def _validate(self) -> tuple[dict, dict]:
-        """Figures of the model as it is on the validation split: all, and those of the draft."""
+    def _validate(self) -> dict:
+        """Figures of the model, as it is, on the validation split."""
         predictions = predict(
             self.model, self.val, self.hardware.eval_batch_size, self.device,
             self.hardware.prefetch_batches,
         )  # fmt: skip
-        # Weights that are not finite give probabilities that are not; they count as zero.
-        probabilities = np.nan_to_num(predictions.probabilities)
-        figures = summarize(probabilities, predictions.answer)
-        figures["entropy"] = float(entropy(probabilities).mean())
-        draft = (predictions.draft_logits.argmax(-1) == predictions.answer).mean()
-        return figures, {"draft_acc": float(draft)}
+        return validation_figures(predictions, self.val)
 
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
         totals, self._epoch_totals = self._epoch_totals, Totals()
         train_seconds = totals.seconds
         started = time.perf_counter()
-        figures, draft = self._validate()
-        accuracy, loss = figures["accuracy"], figures["nll"]
+        figures = self._validate()
+        eval_seconds = time.perf_counter() - started
+        accuracy, loss = figures["val_acc"], figures["val_loss"]
         if self.best is None or self.best.beaten_by(accuracy, loss):
             self.best = Best(epoch, accuracy, loss, host_copy(self.model.state_dict()))
         start = self.schedule.swa.start_epoch
@@ -366,23 +360,11 @@ class Trainer:
             "epoch": epoch,
             "step": self.step,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "train_loss": _finite(totals.mean("cross_entropy")),
-            "train_acc": totals.accuracy,
-            "val_loss": loss,
-            "val_acc": accuracy,
-            "entropy": figures["entropy"],
-            "margin_loss": _finite(totals.mean("margin_loss")),
-            "foil_loss": _finite(totals.mean("foil_loss")),
-            "balance_loss": _finite(totals.mean("balance_loss")),
-            "draft_loss": _finite(totals.mean("draft_loss")),
-            "distillation_loss": _finite(totals.mean("distillation_loss")),
-            **draft,
+            **figures,
+            **epoch_figures(totals, train_seconds, self.device),
+            "eval_seconds": eval_seconds,
+            "seconds_left": (train_seconds + eval_seconds) * (self.schedule.epochs - epoch),
             "best_epoch": self.best.epoch,
-            "samples_per_sec": totals.questions / train_seconds,
-            "train_seconds": train_seconds,
-            "eval_seconds": time.perf_counter() - started,
-            "rss_mb": rss_mb(),
-            "vram_mb": vram_mb(self.device),
             "swa_snapshots": self.average.snapshots,
         }
         run.log("epoch", **event)
@@ -390,7 +372,7 @@ class Trainer:
             "epoch %d/%d  train loss %.4f acc %.4f  val loss %.4f acc %.4f  draft %.4f  "
             "%.0f samples/s",
             epoch, self.schedule.epochs, totals.mean("cross_entropy"), totals.accuracy, loss,
-            accuracy, draft["draft_acc"], event["samples_per_sec"],
+            accuracy, figures["draft_acc"], event["samples_per_sec"],
         )  # fmt: skip
 
     def _consider_average(self) -> None:
@@ -398,16 +380,11 @@ class Trainer:
         if not self.average.snapshots:
             return
         self.model.load_state_dict(self.average.mean)
-        figures, _ = self._validate()
-        accuracy, loss = figures["accuracy"], figures["nll"]
+        figures = self._validate()
+        accuracy, loss = figures["val_acc"], figures["val_loss"]
         log.info(
             "average of %d snapshots  val loss %.4f acc %.4f",
             self.average.snapshots, loss, accuracy,
         )  # fmt: skip
         if (accuracy, -loss) >= (self.best.accuracy, -self.best.loss):
             self.best = Best(self.schedule.epochs, accuracy, loss, self.average.mean, "averaged")
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no NaN: a mean that met one is null."""
-    return value if value is not None and math.isfinite(value) else None

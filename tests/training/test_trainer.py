@@ -145,7 +145,14 @@ def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, 
     assert best.kind in ("averaged", "last", "best")
 
 
-WALL_CLOCK = {"samples_per_sec", "data_wait_share", "train_seconds", "eval_seconds", "rss_mb"}
+WALL_CLOCK = {
+    "samples_per_sec",
+    "data_wait_share",
+    "train_seconds",
+    "eval_seconds",
+    "seconds_left",
+    "rss_mb",
+}
 
 
 def without_clock(events: list[dict]) -> list[dict]:
