@@ -35,7 +35,7 @@ from experiments.resume import resume_arguments
 
 RUN = (
     "experiment=smoke", "hardware=cpu", "dataset.sources.easy_vqa.max_samples=500",
-    "schedule.batch_size=16", "schedule.swa.start_epoch=2", "architecture.num_layers=2",
+    "schedule.batch_size=8", "schedule.swa.start_epoch=2", "architecture.num_layers=2",
     "checkpoint.every_steps=1", "logging.every_steps=1",
 )  # fmt: skip
 CLOCK = {
@@ -298,7 +298,7 @@ def slowed() -> None:
         return encode(self, images)
 
     def update_slowly(self: Trainer, *arguments: object) -> object:
-        time.sleep(0.1)
+        time.sleep(0.2)
         return update(self, *arguments)
 
     RawEncoder.encode_image, Trainer._update = encode_slowly, update_slowly
@@ -308,12 +308,13 @@ def signals(folder: Path, whole: Place, seconds: float) -> int:
     """Each signal while features are built, then while training; the run ends as if left alone."""
     place, count = Place(folder), 0
     for phase in ("samples: ", "state"):
-        for step, name in enumerate(("SIGTERM", "SIGINT", "SIGUSR1"), 1):
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
+            before = list_states(place.run / "resume")[-1:]
             child = start(place, place.command(), slowed)
             give_up = time.monotonic() + _LONGEST_SECONDS
-            state = place.run / "resume" / f"state-{step:08d}"
             while time.monotonic() < give_up:
-                if state.exists() if phase == "state" else phase in place.output.read_text():
+                further = list_states(place.run / "resume")[-1:] > before
+                if further if phase == "state" else phase in place.output.read_text():
                     break
                 time.sleep(0.01)
             os.kill(child, getattr(signal, name))
