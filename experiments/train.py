@@ -25,7 +25,7 @@ from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
-from arbiter.hardware.device import resolve_device
+from arbiter.hardware.device import batches_ahead, resolve_device
 from arbiter.hardware.telemetry import describe
 from arbiter.model.card import model_card
 from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
@@ -144,7 +144,7 @@ def train(
 
     # Calibration, then the official test once, both through the path that `decide` takes
     def scores(split: str, with_media: bool = True):
-        size, ahead = config.hardware.eval_batch_size, config.hardware.prefetch_batches
+        size, ahead = config.hardware.eval_batch_size, batches_ahead(config.hardware, device)
         return predict(model, data[split], size, device, ahead, with_media)
 
     gallery = []

@@ -45,13 +45,26 @@ class HardwareConfig:
     precision: str = option(
         "float32", help="Arithmetic of the forward pass.", choices=("float32", "bfloat16")
     )
-    prefetch_batches: int = option(4, help="Batches prepared ahead in a thread; 0 for none.", low=0)
+    prefetch_batches: int | None = option(
+        None,
+        help="Batches prepared ahead in a thread; null takes 4, and none where the CPU computes.",
+        low=0,
+    )
     preflight: bool = option(
         True, help="Check the gradients of a tiny batch against the CPU's; nothing on the CPU."
     )
     num_threads: int | None = option(
         None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
     )
+
+
+def batches_ahead(config: HardwareConfig, device: torch.device) -> int:
+    """How many batches to prepare ahead of a device."""
+    if config.prefetch_batches is not None:
+        return config.prefetch_batches
+    # A thread that prepares batches takes the cores that compute: on two of them, a step with it
+    # was a third slower than one after the other.
+    return 0 if device.type == "cpu" else 4
 
 
 def _problem(name: str) -> str | None:

@@ -21,7 +21,7 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
-from arbiter.hardware.device import HardwareConfig
+from arbiter.hardware.device import HardwareConfig, batches_ahead
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import predict
 from arbiter.seeds import derive_seed
@@ -235,7 +235,7 @@ class Trainer:
             epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
             self.modality_dropout,
         )  # fmt: skip
-        for micro in prefetch(work, self.hardware.prefetch_batches):
+        for micro in prefetch(work, batches_ahead(self.hardware, self.device)):
             waited = time.perf_counter() - waiting_since
             terms, questions, correct = self._backward(micro)
             loss += terms["cross_entropy"]
@@ -339,7 +339,7 @@ class Trainer:
         """Figures of the model, as it is, on the validation split."""
         predictions = predict(
             self.model, self.val, self.hardware.eval_batch_size, self.device,
-            self.hardware.prefetch_batches,
+            batches_ahead(self.hardware, self.device),
         )  # fmt: skip
         return validation_figures(predictions, self.val)
 

@@ -70,7 +70,7 @@ def test_it_learns_by_heart(dataset, encoder, tmp_path):
         {"micro_batch_size": 1},
         {"micro_batch_size": 4},
         {"moe_dispatch": "dense"},
-        {"prefetch_batches": 0},
+        {"prefetch_batches": 3},
     ],
     ids=str,
 )

@@ -56,7 +56,7 @@ def test_the_terms_are_logged_and_no_others(foil_dataset, encoder, tmp_path):
 
 @pytest.mark.parametrize(
     "profile",
-    [{"micro_batch_size": 1}, {"moe_dispatch": "dense"}, {"prefetch_batches": 0}],
+    [{"micro_batch_size": 1}, {"moe_dispatch": "dense"}, {"prefetch_batches": 3}],
     ids=str,
 )
 def test_the_profile_does_not_change_the_loss_curve(foil_dataset, encoder, tmp_path, profile):
