@@ -77,7 +77,10 @@ def _problem(name: str) -> str | None:
         try:
             importlib.import_module("torch_directml")
         except ImportError:
-            return "torch-directml is not installed; pip install 'arbiter[directml]'"
+            return (
+                "torch-directml is not installed; pip install -e '.[directml]', in an environment "
+                "of its own"
+            )
         except OSError as error:
             # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
             return f"no DirectX 12 driver ({error}); DirectML needs Windows or WSL2"
