@@ -87,7 +87,7 @@ class Arbiter:
         directory = Path(path)
         if (directory / "model").is_dir():
             directory = directory / "model"
-        resolved = resolve_device(device)
+        resolved = resolve_device(device, "device")
         return cls(to_device(load_model(directory, Compute(resolved)), resolved))
 
     @property
@@ -125,7 +125,7 @@ class Arbiter:
         """
         sample = Sample(
             question=question,
-            candidates=tuple(candidates),
+            candidates=candidates if isinstance(candidates, str) else tuple(candidates),
             context=context,
             images=tuple(map(_reference, [*([] if image is None else [image]), *images])),
             video=tuple(map(_reference, video)),
@@ -139,7 +139,7 @@ class Arbiter:
         Raises:
             MediaError, DecisionError: as `decide`.
         """
-        if not 0 < alpha < 1:
+        if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
             raise DecisionError(f"alpha={alpha}: must lie between 0 and 1, e.g. 0.1")
         if not samples:
             return []

@@ -38,8 +38,12 @@ def load_image(ref: ImageRef) -> Image.Image:
             if ref.dtype != np.uint8:
                 raise MediaError(f"image array has dtype {ref.dtype}; give uint8 [H, W, 3]")
             image = Image.fromarray(ref)
-        else:
+        elif isinstance(ref, Image.Image):
             image = ref
+        else:
+            raise MediaError(
+                f"image: a {type(ref).__name__} is none; give a path, bytes, PIL image or array"
+            )
         image = ImageOps.exif_transpose(image)
         if image.mode == "RGB":
             image.load()

@@ -88,7 +88,10 @@ class Sample:
             return f"candidate {repeated[0]!r} is given more than once; candidates must be distinct"
         if self.answer is not None and not 0 <= self.answer < len(stripped):
             return f"answer {self.answer} is not an index into {len(stripped)} candidates"
-        if self.audio is not None and (self.audio.ndim != 1 or self.audio.dtype != np.float32):
+        if self.context is not None and not isinstance(self.context, str):
+            return "the context must be a text"
+        mono = isinstance(self.audio, np.ndarray) and self.audio.ndim == 1
+        if self.audio is not None and not (mono and self.audio.dtype == np.float32):
             return f"audio must be a mono float32 waveform at {AUDIO_RATE_HZ} Hz"
         return None
 

@@ -83,6 +83,12 @@ def run_app(
             raise
         print(f"error: {line}", file=sys.stderr)
         sys.exit(1)
+    except ValueError as error:
+        # How Hydra says `group=null` of a group that every run needs.
+        if show_all or "Config group override" not in str(error):
+            raise
+        print(f"error: {_one_line(str(error))}; name an option of the group", file=sys.stderr)
+        sys.exit(1)
     finally:
         if not show_all:
             del os.environ["HYDRA_FULL_ERROR"]
@@ -95,9 +101,35 @@ def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:
         key, equals, value = argument.partition("=")
         already = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         if equals and key in keys and not already:
-            argument = f"{key}={QuotedString(value, Quote.single).with_quotes()}"
+            argument = f"{key}={_quoted(value)}"
         quoted.append(argument)
     return quoted
+
+
+def quote_text_lists(arguments: list[str], keys: tuple[str, ...]) -> list[str]:
+    """Quote each item of the lists given for `keys`: `[it's,007,true]` holds three texts.
+
+    Items are cut at commas; one that holds a comma itself is put in quotes by the person.
+    """
+    quoted = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in keys and value not in ("", "null", "???"):
+            inner = value.strip().removeprefix("[").removesuffix("]")
+            items = [item.strip() for item in _ITEM.findall(inner)] if inner.strip() else []
+            items = [i[1:-1] if len(i) > 1 and i[0] == i[-1] in "'\"" else i for i in items]
+            argument = f"{key}=[{','.join(map(_quoted, items))}]"
+        quoted.append(argument)
+    return quoted
+
+
+def _quoted(text: str) -> str:
+    """Text as a Hydra value that means just this text: no interpolation, no other type."""
+    return QuotedString(text.replace("${", "\\${"), Quote.single).with_quotes()
+
+
+_ITEM = re.compile(r"""\s*(?:"[^"]*"|'[^']*')\s*(?=,|$)|[^,]+|(?<=,)(?=,|$)""")
+"""An item of a list: in quotes up to the next comma, or up to the next comma as it stands."""
 
 
 def explain(error: Exception) -> str:

@@ -11,7 +11,7 @@ from arbiter.clips import load_audio, load_video
 from arbiter.config import instantiate
 from arbiter.console import console
 from arbiter.engine import Arbiter, Decision
-from experiments.app import quote_free_text, run_app
+from experiments.app import quote_free_text, quote_text_lists, run_app
 from experiments.schema import DecideConfig
 
 FREE_TEXT = ("run", "question", "context", "image", "video", "audio")
@@ -57,5 +57,7 @@ def lines(decision: Decision, candidates: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = quote_free_text(sys.argv[1:], FREE_TEXT)
+    sys.argv[1:] = quote_text_lists(
+        quote_free_text(sys.argv[1:], FREE_TEXT), ("candidates", "images")
+    )
     run_app(main, "decide")

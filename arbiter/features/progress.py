@@ -28,7 +28,12 @@ class BuildProgress:
         elapsed = max(now - self._started, 1e-9)
         if done == total:
             self.close()
-            log.info("features: %d %s contents encoded in %.1f s", total, kind, elapsed)
+            log.info(
+                "features: %d %s contents looked at, new ones encoded, in %.1f s",
+                total,
+                kind,
+                elapsed,
+            )
         elif now - self._shown >= _REFRESH_SECONDS:
             self._shown = now
             self._bar.update(done, f"{done / elapsed:.1f} items/s")

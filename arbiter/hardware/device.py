@@ -93,6 +93,8 @@ def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     Raises:
         ConfigError: a device was named that cannot be used; there is no silent fall-back.
     """
+    if name not in _DEVICES:
+        raise ConfigError(key, name, f"must be one of {', '.join(_DEVICES)}")
     if name == "auto":
         name = next(d for d in ("cuda", "mps", "directml", "cpu") if _problem(d) is None)
     problem = _problem(name)

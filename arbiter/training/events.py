@@ -40,8 +40,7 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
 
 def validation_figures(predictions: Predictions, dataset: FeatureDataset) -> dict:
     """val_loss (nats), val_acc, the same accuracy by source, mean entropy (nats), draft_acc."""
-    # Weights that are not finite give probabilities that are not; they count as zero.
-    probabilities = np.nan_to_num(predictions.probabilities)
+    probabilities = predictions.probabilities
     figures = summarize(probabilities, predictions.answer)
     right = probabilities.argmax(axis=-1) == predictions.answer
     sources = np.array([sample.source for sample in dataset.samples])

@@ -11,6 +11,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from arbiter.config import build
@@ -341,6 +342,11 @@ class Trainer:
             self.model, self.val, self.hardware.eval_batch_size, self.device,
             batches_ahead(self.hardware, self.device),
         )  # fmt: skip
+        if not np.isfinite(predictions.logits).all():
+            raise RunError(
+                f"training: the model's scores are not finite after step {self.step}; lower "
+                f"optimizer.lr (now {self.settings.optimizer.lr:g}) or raise schedule.warmup_steps"
+            )
         return validation_figures(predictions, self.val)
 
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:

@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from arbiter import Arbiter, Sample
@@ -15,6 +17,7 @@ from arbiter.files import write_manifest
 from arbiter.media import load_image
 from arbiter.model.files import load_model
 from arbiter.model.predict import softmax
+from experiments.app import quote_text_lists
 from tests.conftest import draw_square, run_app
 
 COLORS = ["red", "green", "blue"]
@@ -146,6 +149,48 @@ def test_wrong_inputs_raise_typed_errors(arbiter, picture):
         arbiter.decide(QUESTION, COLORS, audio=np.zeros(1600, np.float32))
     with pytest.raises(DecisionError, match="alpha"):
         arbiter.decide(QUESTION, COLORS, alpha=0.0)
+
+
+def test_wrong_types_are_named(arbiter, picture):
+    for wrong, said in (
+        ({"candidates": "red"}, "sequence of texts"),
+        ({"image": 5}, "a int is none"),
+        ({"context": 5}, "context must be a text"),
+        ({"audio": "x.wav"}, "mono float32"),
+        ({"alpha": "x"}, "alpha=x"),
+    ):
+        given = {"question": QUESTION, "candidates": COLORS, **wrong}
+        with pytest.raises(ArbiterError, match=said):
+            arbiter.decide(given.pop("question"), given.pop("candidates"), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ("[yes,no]", ["yes", "no"]),
+        ("[it's,日本]", ["it's", "日本"]),
+        ("[true,007,1.00, two words ]", ["true", "007", "1.00", "two words"]),
+        ("""["a, b",'c']""", ["a, b", "c"]),
+        ("[50%,a (b),${x}]", ["50%", "a (b)", "${x}"]),
+        ("red,blue", ["red", "blue"]),
+        ("[null,b]", ["null", "b"]),
+    ],
+)
+def test_candidates_are_the_texts_that_were_written(given, texts):
+    (argument,) = quote_text_lists([f"candidates={given}"], ("candidates",))
+    override = OverridesParser.create().parse_override(argument)
+    config = OmegaConf.create({"candidates": override.value()})
+    assert list(config.candidates) == texts
+
+
+def test_interpolation_signs_in_a_question_are_text(smoke_run, picture):
+    done = ask(smoke_run, f"image={picture}", "question=is it ${x}?", "candidates=[a,b]")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_device_that_does_not_exist_is_named_by_the_right_key(mistake, smoke_run):
+    line = mistake("decide", f"run={smoke_run[0]}", "question=q", "candidates=[a,b]", "device=foo")
+    assert "error: device=foo: must be one of auto, cpu" in line
 
 
 def test_smaller_alpha_gives_larger_sets(arbiter, picture):

@@ -33,6 +33,7 @@ from tests.conftest import run_app
             "optimizer._target_=os.system: only classes of the arbiter package",
         ),
         ("~dataset.sources.easy_vqa", "dataset.sources={}: name at least one source"),
+        ("schedule=null", "Config group override must be a string"),
         ("a b", "a b: not an override; write key=value"),
     ],
 )

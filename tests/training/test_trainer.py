@@ -100,6 +100,21 @@ def test_gradients_that_stay_not_finite_stop_the_run(dataset, encoder, tmp_path,
     assert "no finite gradient; skipped; samples squares" in caplog.text
 
 
+def test_weights_that_are_not_finite_stop_the_run_at_validation(dataset, encoder, tmp_path):
+    trainer = make_trainer(dataset, encoder, epochs=1)
+    train_epoch = trainer._validate
+
+    def spoiled():
+        with torch.no_grad():
+            trainer.model.head.mlp_out.weight.fill_(float("inf"))
+        return train_epoch()
+
+    trainer._validate = spoiled
+    with pytest.raises(RunError, match="scores are not finite after step"):  # noqa: SIM117
+        with RunDirectory(tmp_path) as directory:
+            trainer.fit(directory, Interruption())
+
+
 def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path):
     trainer = make_trainer(dataset, encoder, epochs=2)
     backward = trainer._backward
