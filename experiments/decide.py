@@ -21,7 +21,7 @@ def main(composed: DictConfig) -> None:
     """Load, decide, print."""
     config: DecideConfig = instantiate(composed)
     arbiter = Arbiter.load(config.run, config.device)
-    video = ()
+    video = config.frames
     if config.video is not None:
         video = load_video(Path(config.video), arbiter.max_frames)
     decision = arbiter.decide(
@@ -58,6 +58,6 @@ def lines(decision: Decision, candidates: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     sys.argv[1:] = quote_text_lists(
-        quote_free_text(sys.argv[1:], FREE_TEXT), ("candidates", "images")
+        quote_free_text(sys.argv[1:], FREE_TEXT), ("candidates", "images", "frames")
     )
     run_app(main, "decide")

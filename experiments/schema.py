@@ -78,6 +78,7 @@ class DecideConfig:
     image: str | None = option(None, help="Path of an image.")
     images: list[str] = option([], help="Paths of several images.")
     video: str | None = option(None, help="Path of a video file (needs PyAV).")
+    frames: list[str] = option([], help="Paths of a clip's frames, in order, instead of video.")
     audio: str | None = option(None, help="Path of a WAV, FLAC, OGG or MP3 file.")
     alpha: float = option(0.1, help="Error level of the prediction set.", above=0, below=1)
     device: str = option("cpu", help="Where the model runs.")

@@ -93,7 +93,9 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
         try:
             parts = _capped(loaded, source_config.max_samples, seed)
         except ConfigError as error:
-            raise error.under(f"dataset.sources.{name}") from None
+            # A cap is shared between official splits; the person gave the whole.
+            key = f"dataset.sources.{name}.max_samples"
+            raise ConfigError(key, source_config.max_samples, error.allowed) from None
         sources[name] = _checked(name, parts, loaded, source_config, check)
 
     members = [member for source in sources.values() for member in source.members]
