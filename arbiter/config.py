@@ -58,6 +58,8 @@ def _type_name(annotation: Any) -> str:
     arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
     if typing.get_origin(annotation) in (list, tuple):
         return f"list of {_type_name(arguments[0])}s"
+    if typing.get_origin(annotation) is dict:
+        return "mapping"
     if arguments:
         null = " or null" if type(None) in typing.get_args(annotation) else ""
         return " or ".join(_type_name(a) for a in arguments) + null

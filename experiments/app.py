@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
+from PIL import Image
 
 from arbiter.config import describe_allowed
 from arbiter.errors import ArbiterError, RunInterrupted, UsageError
@@ -49,6 +51,8 @@ def run_app(
     logging.getLogger("huggingface_hub.utils._http").addFilter(
         lambda r: r.levelno > logging.WARNING
     )
+    # Pillow refuses pictures that are far too large; those half as large are read, without a word.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     mistakes: list[ArbiterError] = []
     begun = False
 
