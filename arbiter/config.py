@@ -87,13 +87,8 @@ def _in_range(value: Any, metadata: typing.Mapping) -> bool:
     if value is None:
         return True
     if isinstance(value, (list, tuple)):
-        # OmegaConf checks the type of elements, but lets lists and nulls pass among them.
-        return all(
-            element is not None
-            and not isinstance(element, (list, tuple))
-            and _in_range(element, metadata)
-            for element in value
-        )
+        # OmegaConf checks the type of elements, but lets lists, dicts and nulls pass among them.
+        return all(isinstance(e, (int, float, str)) and _in_range(e, metadata) for e in value)
     if metadata.get("choices"):
         return value in metadata["choices"]
     return all(

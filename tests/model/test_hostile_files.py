@@ -90,7 +90,7 @@ def test_a_whole_one_loads_to_the_same_weights(original):
         ("architecture.hidden_dim", "many", "hidden_dim"),
         ("architecture.hidden_dim", -1, "hidden_dim=-1"),
         ("architecture.num_layers", 10**9, "num_layers=1000000000: must be an integer"),
-        ("architecture.num_layers", 512, "is missing"),
+        ("architecture.num_layers", 40, "is missing"),
         ("architecture.num_layers", 1, "tensors too many"),
         ("architecture.moe.num_routed_experts", 65536, "has shape"),
         ("architecture.moe.top_k", 10**6, "top_k=1000000: must be at most"),
@@ -317,7 +317,7 @@ def test_damage_is_noticed_or_means_nothing(original, tmp_path, seed):
     """Mutated files beside the manifest as it was."""
     generator = random.Random(seed)
     expected = load_model(original).model.state_dict()
-    for turn in range(20):
+    for turn in range(15):
         path = shutil.copytree(original, tmp_path / str(turn))
         file = path / generator.choice(FILES)
         file.write_bytes(mutate(file.read_bytes(), generator))
@@ -332,7 +332,7 @@ def test_damage_is_noticed_or_means_nothing(original, tmp_path, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_damage_with_matching_checksums_loads_or_is_refused(original, tmp_path, seed):
     generator = random.Random(100 + seed)
-    for turn in range(20):
+    for turn in range(15):
         path = shutil.copytree(original, tmp_path / str(turn))
         for _ in range(generator.randrange(1, 3)):
             file = path / generator.choice(FILES[:-1])
@@ -367,7 +367,7 @@ def test_any_value_anywhere_in_the_config_loads_or_is_refused(original, tmp_path
 
     everywhere = list(places(config))
     path = shutil.copytree(original, tmp_path / "model")
-    for _ in range(40):
+    for _ in range(30):
         changed = json.loads(json.dumps(config))
         *parents, last = generator.choice(everywhere)
         node = changed
