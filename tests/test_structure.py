@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # Lower rooms first; a file may import its own level and those below.
 LEVELS = [
-    {"errors", "config", "seeds", "files", "console", "provenance"},
+    {"errors", "config", "seeds", "files", "strict_json", "console", "provenance"},
     {"sample", "hardware"},
     {"media"},
     {"clips"},

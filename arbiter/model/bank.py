@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from arbiter import media
 from arbiter.config import from_dict
+from arbiter.errors import RunError
 from arbiter.features.table import FeatureTable
 from arbiter.files import write_json_atomic, write_tensors
 from arbiter.foils import FoilBank, FoilsConfig
+from arbiter.model.weights import Expected, read_tensors
+from arbiter.strict_json import read_json
 
 TEXTS, FEATURES = "foils.json", "foils.safetensors"
+
+_TEXTS_BYTES = 1 << 24
 
 
 def travelling_bank(
@@ -57,24 +61,22 @@ def save_bank(directory: Path, bank: FoilBank) -> None:
     write_tensors(save_file, {"features": features}, directory / FEATURES)
 
 
-def load_bank(directory: Path, dim: int) -> FoilBank | None:
-    """What `save_bank` wrote; None where there is none.
+def load_bank(directory: Path, dim: int) -> FoilBank:
+    """What `save_bank` wrote; the files may come from a stranger.
 
     Args:
         dim: of text features.
 
     Raises:
-        ValueError, KeyError, ConfigError: the files are not of this form.
+        RunError, ConfigError: the files are not of this form.
     """
-    if not (directory / TEXTS).is_file():
-        return None
-    values = json.loads((directory / TEXTS).read_text(encoding="utf-8"))
-    texts = values.pop("texts")
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{TEXTS}: texts must be a list of texts")
-    features = load_file(directory / FEATURES)["features"]
-    if features.shape != (len(texts), dim) or features.dtype != torch.float16:
-        raise ValueError(f"{FEATURES}: features must be float16 [{len(texts)}, {dim}]")
-    if not texts or not bool(features.isfinite().all()):
-        raise ValueError(f"{FEATURES}: features must be finite, and of at least one text")
+    try:
+        values = read_json(directory / TEXTS, _TEXTS_BYTES)
+    except ValueError as error:
+        raise RunError(f"{TEXTS}: {error}") from None
+    texts = values.pop("texts", None) if isinstance(values, dict) else None
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        raise RunError(f"{TEXTS}: texts must be a list of texts")
+    expected = {"features": Expected((len(texts), dim), torch.float16)}
+    features = read_tensors(directory / FEATURES, expected)["features"]
     return FoilBank.of(from_dict(FoilsConfig, values), texts, features)

@@ -39,17 +39,17 @@ _MODALITY_OF = {
 class ArchitectureConfig:
     """Size and kind of the fusion model."""
 
-    hidden_dim: int = option(128, help="Width of every token.", low=8)
+    hidden_dim: int = option(128, help="Width of every token.", low=8, high=65536)
     num_heads: int = option(4, help="Attention heads; must divide hidden_dim.", low=1)
-    num_layers: int = option(3, help="Fusion layers.", low=1)
+    num_layers: int = option(3, help="Fusion layers.", low=1, high=512)
     attention: str = option(
         "prefix",
         help="prefix: questions about one image share its tokens; full: all tokens see all tokens.",
         choices=("prefix", "full"),
     )
     dropout: float = option(0.0, help="Dropout of residual branches and heads.", low=0, below=1)
-    scoring_dim: int = option(128, help="Width of the decision head.", low=8)
-    draft_dim: int = option(64, help="Width of the draft head.", low=8)
+    scoring_dim: int = option(128, help="Width of the decision head.", low=8, high=65536)
+    draft_dim: int = option(64, help="Width of the draft head.", low=8, high=65536)
     moe: MoEConfig = option(MoEConfig(), help="Mixture of experts.")
 
     def check(self) -> None:

@@ -23,11 +23,13 @@ from arbiter.hardware.kernels import grouped_matmul
 class MoEConfig:
     """Size and routing of the mixture of experts."""
 
-    num_routed_experts: int = option(4, help="Experts that the router chooses among.", low=1)
-    num_shared_experts: int = option(1, help="Experts that every token passes.", low=0)
+    num_routed_experts: int = option(
+        4, help="Experts that the router chooses among.", low=1, high=65536
+    )
+    num_shared_experts: int = option(1, help="Experts that every token passes.", low=0, high=1024)
     top_k: int = option(2, help="Routed experts per token.", low=1)
-    ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1)
-    shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1)
+    ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1, high=262144)
+    shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1, high=262144)
     balance: str = option(
         "loss",
         help="loss: objective.balance_weight spreads the load; bias: a bias on the choice does.",
