@@ -102,7 +102,7 @@ def _check(value: Any) -> None:
                 below += node.values()
             elif isinstance(node, list):
                 below += node
-            elif isinstance(node, str) and not _is_unicode(node):
+            elif isinstance(node, str) and not is_unicode(node):
                 raise ValueError(f"the text {node[:40]!r} is not Unicode (half of a \\u pair)")
         if not below:
             return
@@ -110,7 +110,8 @@ def _check(value: Any) -> None:
     raise ValueError("nested too deeply")
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a text can be encoded; one with half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -17,7 +17,7 @@ LEVELS = [
     {"model"},
     {"calibration"},
     {"training", "report"},
-    {"inputs", "decision"},
+    {"inputs", "decision", "judge"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
