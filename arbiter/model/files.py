@@ -18,6 +18,8 @@ from arbiter.encoders.base import Compute, Encoder
 from arbiter.errors import ArbiterError, EncoderError, RunError
 from arbiter.features.codec import Int8Codec
 from arbiter.files import manifest_problem, write_json_atomic, write_tensors
+from arbiter.foils import FoilBank
+from arbiter.model.bank import load_bank, save_bank
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 
 FORMAT_VERSION = 1
@@ -34,16 +36,24 @@ class LoadedModel:
         encoder: a handle; no weights are loaded yet.
         codecs: the feature rounding that the model was trained behind, by kind and stream.
         calibration: contents of calibration.json, or None.
+        bank: foils for deliberation, or None.
     """
 
     model: DecisionModel
     encoder: Encoder
     codecs: Codecs
     calibration: dict | None
+    bank: FoilBank | None = None
 
 
-def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: Codecs) -> None:
-    """Write weights (float16 and float32), config.json and the codecs into a directory.
+def save_model(
+    directory: Path,
+    model: DecisionModel,
+    encoder: Encoder,
+    codecs: Codecs,
+    bank: FoilBank | None = None,
+) -> None:
+    """Write weights (float16 and float32), config.json, codecs and foils into a directory.
 
     The encoder goes in as its config, and as the fingerprint that another machine's must have.
     """
@@ -55,6 +65,8 @@ def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: 
         f"{k}/{s}": c.channel_scale for k, streams in codecs.items() for s, c in streams.items()
     }
     write_tensors(save_arrays, flat, directory / "feature_codec.safetensors")
+    if bank is not None:
+        save_bank(directory, bank)
     write_json_atomic(
         directory / "config.json",
         {
@@ -99,6 +111,7 @@ def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
         for name, scale in load_arrays(directory / "feature_codec.safetensors").items():
             kind, stream = name.split("/")
             codecs.setdefault(kind, {})[stream] = Int8Codec(scale)
+        bank = load_bank(directory, encoder.spec["text"]["pooled"].dim)
         calibration = None
         if (directory / "calibration.json").is_file():
             calibration = json.loads((directory / "calibration.json").read_text(encoding="utf-8"))
@@ -115,7 +128,7 @@ def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
     ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(f"{directory}: not a model of this version ({reason})") from None
-    return LoadedModel(model.eval(), encoder, codecs, calibration)
+    return LoadedModel(model.eval(), encoder, codecs, calibration, bank)
 
 
 def _identity(encoder: Encoder, kind: str) -> dict:
