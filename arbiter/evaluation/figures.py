@@ -7,54 +7,20 @@ Shape letters: N samples, K candidates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from arbiter.calibration.metrics import (
-    aurc,
-    bootstrap_interval,
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    reliability_bins,
-    risk_coverage,
-    summarize,
-    wilson_interval,
-)
-from arbiter.evaluation.sets import PredictionSets
+from arbiter.calibration.conformal import METHODS
+from arbiter.calibration.deliberation import CERTIFIED
+from arbiter.calibration.deployed import Outcome
+from arbiter.calibration.metrics import aurc, bootstrap_interval, summarize, wilson_interval
+from arbiter.evaluation.curves import curves
+from arbiter.evaluation.sets import DeployedSets
 from arbiter.sample import Sample
 
 ALPHAS = (0.05, 0.1, 0.2)
-_CURVE_POINTS = 200
-
-
-@dataclass(frozen=True)
-class EarlyExits:
-    """Decisions of the draft head.
-
-    Attributes:
-        exits: bool [N], whether it answered.
-        full: float64 [N, K], probabilities of the full model for all samples.
-    """
-
-    exits: np.ndarray
-    full: np.ndarray
-
-
-@dataclass(frozen=True)
-class Deliberated:
-    """Decisions after deliberation.
-
-    Attributes:
-        probabilities: float64 [N, K].
-        stability: float64 [N].
-        certified_from: stability from which a decision is certified.
-    """
-
-    probabilities: np.ndarray
-    stability: np.ndarray
-    certified_from: float
+DEFAULT_METHOD = METHODS[0]
 
 
 @dataclass(frozen=True)
@@ -63,34 +29,37 @@ class Evidence:
 
     Attributes:
         samples: with known answers.
-        probabilities: float64 [N, K], of the deployed path.
-        uncalibrated: float64 [N, K], the same path at temperature 1; None without calibration.
+        outcome: of the path that is deployed by default.
+        uncalibrated: float64 [N, K], that path's probabilities at temperature 1; None without
+            calibration.
         question_only: float64 [N, K], with images, video and audio left out.
+        full: the full model's; None where the gate is shut.
+        deliberated: None when it was not asked for.
+        sets: prediction sets; None without calibration.
         majority: int64 [N], choices of the frequency baseline; None where training answers are not
             known.
-        sets: prediction sets; None without calibration.
-        exits: None where the gate is shut.
         dropped: modality -> float64 [N, K], with it left out.
-        deliberated: None when it was not asked for.
+        seconds: path -> seconds per question, features aside.
     """
 
     samples: Sequence[Sample]
-    probabilities: np.ndarray
+    outcome: Outcome
     question_only: np.ndarray
     uncalibrated: np.ndarray | None = None
+    full: Outcome | None = None
+    deliberated: Outcome | None = None
+    sets: DeployedSets | None = None
     majority: np.ndarray | None = None
-    sets: PredictionSets | None = None
-    exits: EarlyExits | None = None
     dropped: Mapping[str, np.ndarray] = field(default_factory=dict)
-    deliberated: Deliberated | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS) -> dict:
-    """All figures, as JSON.
+    """All figures, as JSON; what they mean is in docs/evaluation.md.
 
     Returns:
         `overall`, and `sources` with a part for each source, which has `question_types` with a part
-        for each type that the source names. The fields of a part are in docs/evaluation.md.
+        for each type that the source names.
     """
     sources = np.array([sample.source for sample in evidence.samples])
     types = np.array([str(sample.meta.get("question_type", "")) for sample in evidence.samples])
@@ -116,16 +85,20 @@ class _Parts:
         self._e, self._alphas = evidence, alphas
         self._answer = np.array([sample.answer for sample in evidence.samples])
         self._chance = np.array([1 / len(sample.candidates) for sample in evidence.samples])
+        self._modalities = {
+            name: np.array([name in {m.value for m in s.modalities} for s in evidence.samples])
+            for name in evidence.dropped
+        }
 
     def part(self, rows: np.ndarray, sources: list[str] | None) -> dict:
         """Figures of some rows.
 
         Args:
-            sources: all that the rows are from, where they are all rows of them; None for less,
-                which has neither curves nor a guarantee of its own.
+            sources: where they are all rows of these sources; None where they are less, which has
+                neither curves nor a guarantee of its own.
         """
         e, answer = self._e, self._answer[rows]
-        probabilities = e.probabilities[rows]
+        probabilities = e.outcome.probabilities[rows]
         confidence, right = probabilities.max(axis=-1), probabilities.argmax(axis=-1) == answer
         uncalibrated = None if e.uncalibrated is None else e.uncalibrated[rows]
         found = {
@@ -135,8 +108,8 @@ class _Parts:
                 None if e.majority is None else float((e.majority[rows] == answer).mean())
             ),
             "random_accuracy": float(self._chance[rows].mean()),
-            "uncalibrated": None if uncalibrated is None else _proper(uncalibrated, answer),
-            "conformal": [] if e.sets is None else self._conformal(rows, sources),
+            "uncalibrated": None,
+            "conformal": self._conformal(rows, sources),
             "exit": self._exit(rows),
             "aurc": aurc(confidence, right),
             "aurc_interval": list(
@@ -145,60 +118,80 @@ class _Parts:
             "dropped_modalities": {
                 name: self._accuracy(without, rows)
                 for name, without in e.dropped.items()
-                if any(name in {m.value for m in e.samples[row].modalities} for row in rows)
+                if self._modalities[name][rows].any()
             },
             "certified": self._certified(rows),
         }
+        if uncalibrated is not None:
+            before = summarize(uncalibrated, answer)
+            found["uncalibrated"] = {key: before[key] for key in ("nll", "brier", "ece")}
         if sources is not None:
-            found["curves"] = self._curves(rows, probabilities, uncalibrated, answer)
+            found["curves"] = curves(probabilities, uncalibrated, answer)
+            found["curves"]["coverage"] = self._coverage(rows)
         return found
 
     def _accuracy(self, probabilities: np.ndarray, rows: np.ndarray) -> float:
         return float((probabilities[rows].argmax(axis=-1) == self._answer[rows]).mean())
 
     def _conformal(self, rows: np.ndarray, sources: list[str] | None) -> list[dict]:
+        if self._e.sets is None:
+            return []
         found = []
-        for method in self._e.sets.methods:
+        for method in METHODS:
             for alpha in self._alphas:
                 measured = self._e.sets.measure(method, alpha, rows, self._answer)
                 covered = wilson_interval(round(measured["coverage"] * len(rows)), len(rows))
-                guarantee = self._e.sets.guarantee(method, alpha, len(rows), sources)
+                promised = self._e.sets.guarantee(alpha, len(rows), sources)
                 found.append(
                     {
                         "alpha": alpha,
                         "method": method,
                         **measured,
                         "coverage_interval": list(covered),
-                        "guarantee_interval": guarantee and list(guarantee),
+                        "guarantee_interval": None if promised is None else list(promised),
                     }
                 )
         return found
 
+    def _coverage(self, rows: np.ndarray) -> list[list[float]]:
+        """[alpha, coverage, mean set size] of the default method, for alphas up to one half."""
+        if self._e.sets is None:
+            return []
+        found = []
+        for alpha in (np.arange(1, 51) / 100).tolist():
+            measured = self._e.sets.measure(DEFAULT_METHOD, alpha, rows, self._answer)
+            found.append([alpha, measured["coverage"], measured["mean_set_size"]])
+        return found
+
     def _exit(self, rows: np.ndarray) -> dict | None:
         e = self._e
-        if e.exits is None:
+        if e.full is None:
             return None
-        exits, full = e.exits.exits[rows], e.exits.full[rows].argmax(axis=-1)
-        agrees = e.probabilities[rows].argmax(axis=-1) == full
+        exits = e.outcome.early_exit[rows]
+        chosen, full = (o.probabilities[rows].argmax(axis=-1) for o in (e.outcome, e.full))
+        agreed = int((chosen == full)[exits].sum())
         return {
             "rate": float(exits.mean()),
-            "agreement": float(agrees[exits].mean()) if exits.any() else None,
-            "agreement_interval": list(wilson_interval(int(agrees[exits].sum()), int(exits.sum()))),
-            "accuracy_with": self._accuracy(e.probabilities, rows),
-            "accuracy_without": self._accuracy(e.exits.full, rows),
+            "agreement": agreed / int(exits.sum()) if exits.any() else None,
+            "agreement_interval": list(wilson_interval(agreed, int(exits.sum()))),
+            "accuracy_with": self._accuracy(e.outcome.probabilities, rows),
+            "accuracy_without": self._accuracy(e.full.probabilities, rows),
         }
 
     def _certified(self, rows: np.ndarray) -> dict | None:
-        if self._e.deliberated is None:
-            return None
         thought = self._e.deliberated
+        if thought is None:
+            return None
         right = thought.probabilities[rows].argmax(axis=-1) == self._answer[rows]
-        certified = thought.stability[rows] >= thought.certified_from
+        certified = thought.stability[rows] >= CERTIFIED
         found = {
-            "stability_from": thought.certified_from,
+            "stability_from": CERTIFIED,
             "mean_stability": float(thought.stability[rows].mean()),
             "share": float(certified.mean()),
-            "deliberated_accuracy": float(right.mean()),
+            "collisions": (
+                None if thought.collision is None else float(thought.collision[rows].mean())
+            ),
+            "accuracy": float(right.mean()),
         }
         for name, part in (("certified", right[certified]), ("uncertified", right[~certified])):
             found[f"{name}_n"] = len(part)
@@ -206,57 +199,25 @@ class _Parts:
             found[f"{name}_interval"] = list(wilson_interval(int(part.sum()), len(part)))
         return found
 
-    def _curves(
-        self,
-        rows: np.ndarray,
-        probabilities: np.ndarray,
-        uncalibrated: np.ndarray | None,
-        answer: np.ndarray,
-    ) -> dict:
-        right = probabilities.argmax(axis=-1) == answer
-        risk = risk_coverage(probabilities.max(axis=-1), right)
-        points = np.unique(np.linspace(1, len(risk), _CURVE_POINTS).round().astype(int))
-        curves = {
-            "reliability": {
-                name: [asdict(b) for b in reliability_bins(p, answer)]
-                for name, p in (("before", uncalibrated), ("after", probabilities))
-                if p is not None
-            },
-            "risk_coverage": [[n / len(risk), float(risk[n - 1])] for n in points.tolist()],
-            "coverage": [],
-        }
-        if self._e.sets is not None:
-            for alpha in np.arange(1, 51) / 100:
-                found = self._e.sets.measure(
-                    self._e.sets.methods[0], float(alpha), rows, self._answer
-                )
-                curves["coverage"].append([float(alpha), found["coverage"], found["mean_set_size"]])
-        return curves
 
-
-def _proper(probabilities: np.ndarray, answer: np.ndarray) -> dict:
-    """Figures that a temperature changes."""
-    return {
-        "nll": negative_log_likelihood(probabilities, answer),
-        "brier": brier_score(probabilities, answer),
-        "ece": expected_calibration_error(probabilities, answer),
-    }
+_SUMMARY = (
+    "n", "accuracy", "accuracy_interval", "nll", "brier", "ece", "question_only_accuracy",
+    "majority_accuracy", "random_accuracy",
+)  # fmt: skip
 
 
 def summary_figures(report: dict) -> dict[str, dict]:
-    """What a run's summary keeps of each source: no curves, and one line per question type."""
-    kept = (
-        "n", "accuracy", "accuracy_interval", "nll", "brier", "ece", "question_only_accuracy",
-        "majority_accuracy", "random_accuracy",
-    )  # fmt: skip
+    """What a run's summary keeps: the main figures of each source and its question types."""
 
     def short(part: dict) -> dict:
-        found = {key: part[key] for key in kept}
-        if "question_types" in part:
-            found["question_types"] = {k: short(p) for k, p in part["question_types"].items()}
-        return found
+        return {key: part[key] for key in _SUMMARY}
 
-    return {source: short(part) for source, part in report["sources"].items()}
+    found = {source: short(part) for source, part in report["sources"].items()}
+    for source, part in report["sources"].items():
+        if "question_types" in part:
+            types = part["question_types"].items()
+            found[source]["question_types"] = {name: short(kind) for name, kind in types}
+    return found
 
 
 def named_parts(report: dict) -> Iterator[tuple[str, dict]]:
