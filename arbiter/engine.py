@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from arbiter.calibration.calibration import Calibration
-from arbiter.calibration.deliberation import CERTIFIED, DeliberationConfig
-from arbiter.calibration.deployed import GATED, Deployed, Fitted, Outcome
+from arbiter.calibration.deliberation import CERTIFIED
+from arbiter.calibration.deployed import GATED, UNCALIBRATED, Deployed, Outcome
 from arbiter.calibration.escalation import (
     NOT_CALIBRATED,
     TARGET_RISK,
@@ -43,7 +43,6 @@ _INPUT_OF = {
     Modality.VIDEO: "video",
     Modality.AUDIO: "audio",
 }
-_UNCALIBRATED = Fitted(1.0, 1.0, None, None, DeliberationConfig(), 0)
 
 
 class Arbiter:
@@ -60,7 +59,7 @@ class Arbiter:
         self.calibration: Calibration | None = None
         if loaded.calibration is not None:
             self.calibration = read_calibration(loaded.calibration)
-        fitted = self.calibration.fitted if self.calibration else _UNCALIBRATED
+        fitted = self.calibration.fitted if self.calibration else UNCALIBRATED
         running = Running(next(loaded.model.parameters()).device)
         self._deployed = Deployed(loaded.model, fitted, loaded.bank, running)
         self._target: dict[str, RiskThreshold] | None = None

@@ -119,6 +119,21 @@ class Calibration:
             np.isinf(threshold),
         )
 
+    def summary(self, bank: FoilBank | None) -> dict:
+        """What a run's summary says of it: everything but the scores."""
+        fitted = self.fitted
+        return {
+            "samples": self.fit_samples + self.set_samples,
+            "fit_samples": self.fit_samples,
+            "set_samples": self.set_samples,
+            "split_digest": self.split_digest,
+            "temperature": fitted.full_temperature,
+            "draft_temperature": fitted.draft_temperature,
+            "deliberated_temperature": fitted.deliberated_temperature,
+            "gate": asdict(self.gate),
+            "foils": 0 if bank is None else len(bank),
+        }
+
     def to_dict(self) -> dict:
         """As JSON; `read_calibration` takes it back."""
         return {"format_version": FORMAT_VERSION, **asdict(self)}
@@ -224,4 +239,16 @@ def _measure(outcome: Outcome, part: FeatureDataset, raps: RapsConfig) -> PathCa
     return PathCalibration(
         scores={method: by_source(method) for method in METHODS},
         risk=RiskCounts.count(outcome.probabilities.max(axis=-1), right),
+    )
+
+
+def describe_calibration(calibration: Calibration | None) -> str:
+    """One line for a log."""
+    if calibration is None:
+        return "none: its split needs samples of at least two groups; decisions will say so"
+    gate = calibration.gate
+    return (
+        f"temperature {calibration.fitted.full_temperature:.3f} and gate from "
+        f"{calibration.fit_samples} samples, sets from {calibration.set_samples}; gate "
+        f"{'open' if gate.gate else 'shut'}: {gate.reason}"
     )

@@ -45,6 +45,10 @@ class Fitted:
     seed: int
 
 
+UNCALIBRATED = Fitted(1.0, 1.0, None, None, DeliberationConfig(passes=0), 0)
+"""Scores as they come: for a model whose calibration split was too small."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came out of one path for N samples, in the dataset's order.
