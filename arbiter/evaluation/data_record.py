@@ -47,11 +47,15 @@ def _digests(dataset: FeatureDataset) -> np.ndarray:
     return np.frombuffer(first, "<i8")
 
 
-def write_record(run: Path, data: Mapping[str, FeatureDataset]) -> None:
+def write_record(run: Path, data: Mapping[str, FeatureDataset]) -> DataRecord:
     """Write down the splits of a run, of which `USED` count as used."""
-    write_json_atomic(run / ANSWERS, MajorityBaseline(data["train"].samples).to_dict())
-    digests = {split: np.unique(_digests(data[split])) for split in USED}
-    write_tensors(save_file, digests, run / SAMPLES)
+    record = DataRecord(
+        MajorityBaseline(data["train"].samples),
+        {split: np.unique(_digests(data[split])) for split in USED},
+    )
+    write_json_atomic(run / ANSWERS, record.majority.to_dict())
+    write_tensors(save_file, dict(record.digests), run / SAMPLES)
+    return record
 
 
 def read_record(run: Path) -> DataRecord | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from arbiter.calibration.calibration import Calibration
 from arbiter.calibration.deployed import DELIBERATED, FULL, GATED, Deployed, Fitted, Outcome
+from arbiter.errors import DecisionError
 from arbiter.evaluation.figures import Evidence
 from arbiter.evaluation.majority import MajorityBaseline
 from arbiter.evaluation.sets import DeployedSets
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.ragged import Ragged
-from arbiter.sample import MEDIA, Modality
+from arbiter.model.decision_model import DecisionModel
+from arbiter.sample import MEDIA, Modality, Sample
 
 
 def measure(
@@ -94,3 +97,19 @@ def without(dataset: FeatureDataset, modality: Modality) -> FeatureDataset:
     name = "media_images" if modality is Modality.IMAGE else "media_frames"
     none = Ragged.of([[] for _ in dataset.media_audio])
     return replace(dataset, **{name: none})
+
+
+def check_inputs(model: DecisionModel, samples: Sequence[Sample]) -> None:
+    """Whether a model knows the modalities of all samples.
+
+    Raises:
+        DecisionError: naming the source and the modality that it was trained without.
+    """
+    for sample in samples:
+        for modality in sorted(sample.modalities, key=str):
+            if modality.value not in model.inputs:
+                raise DecisionError(
+                    f"{sample.source} {sample.id}: this model was trained without "
+                    f"{modality.value}; leave the source out, or train on such data "
+                    f"(it knows {', '.join(model.inputs) or 'text only'})"
+                )

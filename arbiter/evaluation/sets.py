@@ -98,8 +98,8 @@ class DeployedSets:
             calibrated = counts.get(sources[0], 0) if len(sources) == 1 else 0
         return coverage_interval(calibrated, count, alpha) if calibrated else None
 
-    def shortfalls(self, alphas: Sequence[float]) -> list[str]:
-        """A line for each level that has too few calibration samples."""
+    def notes(self, alphas: Sequence[float]) -> list[str]:
+        """A line for each level that has too few calibration samples, and for a gate kept shut."""
         counts, lines = self._counts(), []
         groups = {"": sum(counts.values())}
         if self._sources is not None:
@@ -112,4 +112,7 @@ class DeployedSets:
                         f"{name}level {alpha:g} needs {needed} calibration samples, there are "
                         f"{count}; its sets hold all candidates"
                     )
+        gate = self._calibration.gate
+        if gate.gate is None:
+            lines.append(f"the gate for early exit is shut: {gate.reason}")
         return lines
