@@ -16,6 +16,7 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
+    {"evaluation"},
     {"training", "report"},
     {"inputs", "decision", "judge"},
     {"engine"},
