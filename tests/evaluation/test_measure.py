@@ -62,8 +62,7 @@ def test_a_calibrated_model_is_measured_by_every_path(model, dataset):
     calibration = calibrate(model, dataset, CalibrationConfig(), None, Running(), seed=0)
     # A gate that opens for some, whatever a tiny split would allow.
     logits, mask = predict_draft(model, dataset, Running())
-    draft = softmax(logits, mask, calibration.fitted.draft_temperature)
-    gate = Gate(0.0, 9.0, float(np.median(draft.max(axis=1))))
+    gate = Gate(0.0, 9.0, float(np.median(softmax(logits, mask).max(axis=1))))
     fitted = replace(calibration.fitted, gate=gate)
     calibration = replace(calibration, fitted=fitted)
     deployed = Deployed(model, fitted, None, Running())
