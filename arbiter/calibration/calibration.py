@@ -16,7 +16,7 @@ from arbiter.calibration.conformal import (
     answer_scores,
     fill_empty,
     prediction_sets,
-    quantile,
+    quantiles_by_source,
     scores,
 )
 from arbiter.calibration.deliberation import deliberate, noise_source
@@ -104,15 +104,12 @@ class Calibration:
             they are too few for the level, so that the set is all candidates, bool [N].
         """
         found = self.paths[path]
-        if sources is None:
-            behind = [found.pooled[method]] * len(outcome.mask)
-        else:
-            behind = [found.scores[method].get(source, []) for source in sources]
-        limits = {id(part): quantile(part, alpha) for part in behind}
-        threshold = np.array([limits[id(part)] for part in behind])
+        parts = {"": found.pooled[method]} if sources is None else found.scores[method]
+        names = [""] * len(outcome.mask) if sources is None else sources
+        threshold = quantiles_by_source(parts, names, alpha)
         each = scores(method, outcome.probabilities, outcome.mask, outcome.uniform, self.raps)
         sets = prediction_sets(each, threshold + _ROUNDING)
-        counts = np.array([len(part) for part in behind])
+        counts = np.array([len(parts.get(name, ())) for name in names])
         return (
             fill_empty(sets, outcome.probabilities, self.empty_set),
             counts,
