@@ -7,6 +7,8 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
+from arbiter.calibration.config import CalibrationConfig
+from arbiter.calibration.conformal import METHODS
 from arbiter.config import option
 from arbiter.datasets.ai2d import AI2DConfig
 from arbiter.datasets.easy_vqa import EasyVQAConfig
@@ -64,6 +66,9 @@ class TrainConfig:
     objective: ObjectiveConfig = option(ObjectiveConfig(), help="Losses.")
     optimizer: Any = option(help="The optimizer.")
     schedule: ScheduleConfig = option(ScheduleConfig(), help="Epochs, batch, learning rate.")
+    calibration: CalibrationConfig = option(
+        CalibrationConfig(), help="Probabilities, sets, early exit, escalation."
+    )
     hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
 
 
@@ -81,6 +86,17 @@ class DecideConfig:
     frames: list[str] = option([], help="Paths of a clip's frames, in order, instead of video.")
     audio: str | None = option(None, help="Path of a WAV, FLAC, OGG or MP3 file.")
     alpha: float = option(0.1, help="Error level of the prediction set.", above=0, below=1)
+    method: str = option("lac", help="How the prediction set is made.", choices=METHODS)
+    per_source: bool = option(False, help="Calibrate the set on samples of `source` alone.")
+    source: str = option("", help="The data source that the question is like.")
+    early_exit: bool = option(True, help="Whether the draft head may answer.")
+    deliberate: bool = option(False, help="Stochastic passes, a tournament, and a stability.")
+    target_risk: float | None = option(
+        None, help="Escalate so that what stands is wrong at most so often.", above=0, below=1
+    )
+    escalation: dict[str, Any] = option(
+        {}, help="Thresholds other than the model's own: {max_entropy: 0.5}."
+    )
     device: str = option("cpu", help="Where the model runs.")
 
 

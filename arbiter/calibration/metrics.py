@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,22 +33,67 @@ def negative_log_likelihood(probabilities: np.ndarray, answer: np.ndarray) -> fl
     return float(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny)).mean())
 
 
-def expected_calibration_error(
-    probabilities: np.ndarray, answer: np.ndarray, bins: int = ECE_BINS
-) -> float:
-    """Mean |accuracy - confidence| over equal-mass bins of confidence (Nguyen and O'Connor, 2015).
+def brier_score(probabilities: np.ndarray, answer: np.ndarray) -> float:
+    """Mean squared distance of the probabilities from the answer (Brier, 1950), in [0, 2]."""
+    right = np.zeros_like(probabilities)
+    np.put_along_axis(right, answer[:, None], 1, axis=-1)
+    return float(((probabilities - right) ** 2).sum(axis=-1).mean())
 
-    The top-1 confidences are sorted and cut into `bins` parts of nearly equal size.
+
+@dataclass(frozen=True)
+class Bin:
+    """Predictions of about equal confidence.
+
+    Attributes:
+        confidence: mean probability of the choices.
+        accuracy: share of right ones.
+        n: how many.
+    """
+
+    confidence: float
+    accuracy: float
+    n: int
+
+
+def reliability_bins(
+    probabilities: np.ndarray, answer: np.ndarray, bins: int = ECE_BINS
+) -> list[Bin]:
+    """Equal-mass bins of confidence (Nguyen and O'Connor, 2015), least confident first.
+
+    The top-1 confidences are sorted and cut into `bins` parts of nearly equal size; fewer where
+    there are fewer samples.
     """
     confidence = probabilities.max(axis=-1)
     correct = probabilities.argmax(axis=-1) == answer
     order = np.argsort(confidence, kind="stable")
-    gaps = [
-        abs(confidence[part].mean() - correct[part].mean()) * len(part)
+    return [
+        Bin(float(confidence[part].mean()), float(correct[part].mean()), len(part))
         for part in np.array_split(order, bins)
         if len(part)
     ]
-    return float(sum(gaps) / len(answer))
+
+
+def expected_calibration_error(
+    probabilities: np.ndarray, answer: np.ndarray, bins: int = ECE_BINS
+) -> float:
+    """Mean |accuracy - confidence| over equal-mass bins of confidence."""
+    parts = reliability_bins(probabilities, answer, bins)
+    return sum(abs(b.confidence - b.accuracy) * b.n for b in parts) / len(answer)
+
+
+def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Share of wrong decisions among the 1, 2, ..., N most confident, float64 [N].
+
+    Among equally confident ones it is the mean over their orders, so order has no influence.
+    """
+    _, group, size = np.unique(-confidence, return_inverse=True, return_counts=True)
+    wrong = np.bincount(group, weights=~right) / size
+    return np.cumsum(np.repeat(wrong, size)) / np.arange(1, len(confidence) + 1)
+
+
+def aurc(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Area under the risk-coverage curve: mean over all coverages (Geifman et al., 2019)."""
+    return float(risk_coverage(confidence, right).mean())
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:
@@ -57,12 +103,13 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
 
 
 def summarize(probabilities: np.ndarray, answer: np.ndarray) -> dict:
-    """n, accuracy with its 95% interval, nll (nats) and ece of samples whose answer is known."""
+    """n, accuracy with its 95% interval, nll (nats), brier and ece; every answer is known."""
     right = int((probabilities.argmax(axis=-1) == answer).sum())
     return {
         "n": len(answer),
         "accuracy": right / len(answer),
         "accuracy_interval": list(wilson_interval(right, len(answer))),
         "nll": negative_log_likelihood(probabilities, answer),
+        "brier": brier_score(probabilities, answer),
         "ece": expected_calibration_error(probabilities, answer),
     }

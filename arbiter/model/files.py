@@ -18,6 +18,8 @@ from arbiter.errors import ArbiterError, EncoderError, RunError, first_line
 from arbiter.features.batch import media_specs
 from arbiter.features.codec import Int8Codec
 from arbiter.files import MANIFEST, verified_files, write_json_atomic, write_tensors
+from arbiter.foils import FoilBank
+from arbiter.model.bank import FEATURES, TEXTS, load_bank, save_bank
 from arbiter.model.decision_model import CONTEXT, ArchitectureConfig, DecisionModel
 from arbiter.model.weights import Expected, expected_tensors, read_tensors
 from arbiter.strict_json import read_json, read_text
@@ -47,6 +49,7 @@ class LoadedModel:
         codecs: the feature rounding that the model was trained behind, by kind and stream.
         calibration: contents of calibration.json, or None.
         card: the model card, README.md, or None.
+        bank: foils for deliberation, or None.
     """
 
     model: DecisionModel
@@ -54,10 +57,17 @@ class LoadedModel:
     codecs: Codecs
     calibration: dict | None
     card: str | None = None
+    bank: FoilBank | None = None
 
 
-def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: Codecs) -> None:
-    """Write weights (float16 and float32), config.json and the codecs into a directory.
+def save_model(
+    directory: Path,
+    model: DecisionModel,
+    encoder: Encoder,
+    codecs: Codecs,
+    bank: FoilBank | None = None,
+) -> None:
+    """Write weights (float16 and float32), config.json, codecs and foils into a directory.
 
     The encoder goes in as its config, and as the fingerprint that another machine's must have.
     """
@@ -69,6 +79,8 @@ def save_model(directory: Path, model: DecisionModel, encoder: Encoder, codecs: 
         f"{k}/{s}": c.channel_scale for k, streams in codecs.items() for s, c in streams.items()
     }
     write_tensors(save_arrays, flat, directory / CODECS)
+    if bank is not None:
+        save_bank(directory, bank)
     write_json_atomic(
         directory / CONFIG,
         {
@@ -114,9 +126,12 @@ def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
             calibration = _read(directory / CALIBRATION, _CALIBRATION_BYTES)
         if CARD in present:
             card = read_text(directory / CARD, _CARD_BYTES)
+        bank = None
+        if TEXTS in present and FEATURES in present:
+            bank = load_bank(directory, encoder.spec["text"]["pooled"].dim)
     except (ArbiterError, ValueError) as error:
         raise RunError(f"{directory}: {first_line(error)}") from None
-    return LoadedModel(model, encoder, codecs, calibration, card)
+    return LoadedModel(model, encoder, codecs, calibration, card, bank)
 
 
 def _read(path: Path, max_bytes: int) -> dict[str, Any]:

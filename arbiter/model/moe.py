@@ -97,9 +97,17 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("bias_E", torch.zeros(experts) if biased else None)
 
     def forward(
-        self, x_BTH: torch.Tensor, mask_BT: torch.Tensor
+        self,
+        x_BTH: torch.Tensor,
+        mask_BT: torch.Tensor,
+        noise_BTE: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, RoutingStats | None]:
         """Transform the real tokens; padding comes out as zero.
+
+        Args:
+            x_BTH: tokens.
+            mask_BT: true where a token is real.
+            noise_BTE: added to the router's logits, or None.
 
         Returns:
             [B, T, H] and the router's statistics; None with `balance: bias`, which needs none.
@@ -111,7 +119,11 @@ class MixtureOfExperts(nn.Module):
         if not dense:
             real_N = mask_BT.flatten().nonzero().squeeze(1)
             x_NH = x_NH.index_select(0, real_N)
-        probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
+        logits_NE = F.linear(x_NH.float(), self.router.weight.float())
+        if noise_BTE is not None:
+            noise_NE = noise_BTE.flatten(0, 1)
+            logits_NE = logits_NE + (noise_NE if dense else noise_NE.index_select(0, real_N))
+        probs_NE = F.softmax(logits_NE, dim=-1)
         gates_Nk, experts_Nk = self._choose(probs_NE)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
         routed = self._routed_dense if dense else self._routed_grouped
