@@ -16,7 +16,7 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
-    {"training", "report"},
+    {"training", "report", "sharing"},
     {"inputs", "decision"},
     {"engine"},
 ]

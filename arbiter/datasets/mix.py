@@ -111,7 +111,10 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
                 own[split].append(dataclasses.replace(sample, group=group, source=name))
         for split, part in own.items():
             mix[split] += part
-        mix.statistics[name] = SourceStatistics.count(own, source.skipped, source.carved_from)
+        from_where = config.sources[name]
+        mix.statistics[name] = SourceStatistics.count(
+            own, source.skipped, source.carved_from, from_where.licence, from_where.repositories
+        )
         log.info("%s: %s", name, mix.statistics[name].line())
     for split in ("train", "val", "calibration"):
         if not mix[split]:
