@@ -138,13 +138,14 @@ def push_to_hub(
         if loaded.card is not None:
             loaded = dataclasses.replace(loaded, card=addressed(loaded.card, repo_id))
         save_pretrained(temporary, loaded, model_card_kwargs)
-        return api.upload_folder(
+        commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=temporary,
             commit_message=commit_message,
             revision=branch,
             create_pr=create_pr,
         )
+        return str(commit.commit_url)
 
 
 @contextmanager

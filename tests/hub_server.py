@@ -70,6 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(raw)))
+        self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(raw)
@@ -110,6 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
             siblings = [{"rfilename": p} for p in hub.files[repo]]
             info = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "siblings": siblings}
             self._answer(200, {**info, "private": repo in hub.private, "tags": [], "downloads": 0})
+            return
+        if parts[2:3] != ["resolve"]:
+            self._answer(404, {"error": "Not Found"})
             return
         repo, revision, file = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
         if not self._visible(repo) or not self._known(repo, revision):

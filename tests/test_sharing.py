@@ -127,7 +127,9 @@ def hub(monkeypatch, tmp_path):
         constants = huggingface_hub.constants
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for module in (constants, huggingface_hub.file_download):
+            name = "HUGGINGFACE_CO_URL_TEMPLATE"
+            monkeypatch.setattr(module, name, template, raising=module is constants)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
         monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -195,7 +197,7 @@ def test_what_the_hub_refuses_is_said_in_one_line(model, hub, tmp_path):
     assert "no model there" in refusal(Arbiter.load, "friend/empty")
 
 
-def test_without_a_connection_a_copy_is_used(model, hub, monkeypatch):
+def test_without_a_connection_a_copy_is_used(model, hub):
     arbiter, token = Arbiter.load(model), hub_server.TOKEN
     arbiter.push_to_hub("friend/shapes", token=token)
     expected = probabilities(Arbiter.load("friend/shapes"))
