@@ -9,22 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from arbiter import sharing
 from arbiter.calibration.calibration import Calibration
-from arbiter.calibration.deliberation import CERTIFIED
-from arbiter.calibration.deployed import GATED, UNCALIBRATED, Deployed, Outcome
-from arbiter.calibration.escalation import (
-    NOT_CALIBRATED,
-    TARGET_RISK,
-    EscalationConfig,
-    Evidence,
-    Reason,
-    reasons,
-)
+from arbiter.calibration.deployed import GATED, UNCALIBRATED, Deployed
+from arbiter.calibration.escalation import EscalationConfig
 from arbiter.calibration.files import read_calibration
-from arbiter.calibration.metrics import entropy
 from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
 from arbiter.encoders.base import Compute
@@ -33,6 +22,7 @@ from arbiter.features.dataset import evenly, index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
 from arbiter.inputs import AudioInput, ImageInput, VideoInput, read_audio, read_image, read_video
+from arbiter.judge import judge
 from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device
 from arbiter.model.predict import Running
@@ -237,6 +227,7 @@ class Arbiter:
             DecisionError: the model was not trained on one of the modalities given, or an option
                 is not allowed.
         """
+        chosen = self._options(options)
         sample = Sample(
             question=question,
             candidates=candidates if isinstance(candidates, str) else tuple(candidates),
@@ -246,7 +237,7 @@ class Arbiter:
             audio=None if audio is None else read_audio(audio),
             source=source,
         )
-        return self._decide([self._read(sample, {})], Options(**options))[0]
+        return self._decide([self._read(sample, {})], chosen)[0]
 
     def decide_batch(
         self, samples: Sequence[Sample], *, errors: str = "raise", **options: Any
@@ -285,7 +276,7 @@ class Arbiter:
             raise DecisionError(f"errors={errors}: must be raise or return")
         if batch_size < 1:
             raise DecisionError(f"batch_size={batch_size}: must be at least 1")
-        return self._stream(iter(samples), batch_size, errors == "raise", Options(**options))
+        return self._stream(iter(samples), batch_size, errors == "raise", self._options(options))
 
     def _stream(
         self, samples: Iterator[Sample | ArbiterError], size: int, strict: bool, options: Options
@@ -314,10 +305,21 @@ class Arbiter:
                 except ArbiterError as error:
                     results[place] = error
         if readable:
-            decisions = self._decide(list(readable.values()), options)
+            decisions = self._decide_apart(list(readable.values()), options)
             for place, decision in zip(readable, decisions, strict=True):
                 results[place] = decision
         return results
+
+    def _decide_apart(
+        self, samples: Sequence[Sample], options: Options
+    ) -> list[Decision | ArbiterError]:
+        """Decide together; one by one if the encoder refuses one of them, to find out which."""
+        try:
+            return list(self._decide(samples, options))
+        except ArbiterError as error:
+            if len(samples) == 1:
+                return [error]
+            return [self._decide_apart([sample], options)[0] for sample in samples]
 
     def _read(self, sample: Sample, decoded: dict[object, Any]) -> Sample:
         """The sample with its images decoded, so that what follows cannot fail on one of many.
@@ -341,6 +343,18 @@ class Arbiter:
             video=tuple(map(read, evenly(sample.video, self.max_frames))),
         )
 
+    def _options(self, options: dict[str, Any]) -> Options:
+        """The options of a call, held against what the model can do."""
+        chosen = Options(**options)
+        stored = self.calibration.escalation if self.calibration else EscalationConfig()
+        chosen.thresholds(stored)
+        if chosen.deliberate and self._deployed.fitted.deliberated_temperature is None:
+            raise DecisionError(
+                "deliberate: this model was not calibrated for it; train with "
+                "calibration.deliberation.passes above 0"
+            )
+        return chosen
+
     def _check_modalities(self, sample: Sample) -> None:
         for modality in sample.modalities:
             if _INPUT_OF[modality] not in self._model.inputs:
@@ -352,97 +366,12 @@ class Arbiter:
 
     def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
         """Decide samples that can be read."""
-        if options.deliberate and self._deployed.fitted.deliberated_temperature is None:
-            raise DecisionError(
-                "deliberate: this model was not calibrated for it; train with "
-                "calibration.deliberation.passes above 0"
-            )
         started = time.perf_counter()
         dataset = index_samples({"": samples}, self._store, self._store.encoder.spec)[""]
         encoded = time.perf_counter()
         outcome = self._deployed.run(dataset, options.path)
         timings = Timings(encoded - started, time.perf_counter() - encoded, len(samples))
-        return self._decisions(samples, outcome, options, timings)
-
-    def _decisions(
-        self, samples: Sequence[Sample], outcome: Outcome, options: Options, timings: Timings
-    ) -> list[Decision]:
-        sets, few = None, np.zeros(len(samples), bool)
-        behind = np.zeros(len(samples), int)
-        if self.calibration is not None:
-            sources = [sample.source for sample in samples] if options.per_source else None
-            sets, behind, few = self.calibration.prediction_sets(
-                outcome, options.path, options.method, options.alpha, sources
-            )
-        entropies = entropy(outcome.probabilities)
-        decisions = []
-        for row, sample in enumerate(samples):
-            probabilities = outcome.probabilities[row, : len(sample.candidates)]
-            index, level, chosen = int(probabilities.argmax()), None, None
-            if sets is not None:
-                level = 1 - options.alpha
-                order = np.argsort(-probabilities, kind="stable")
-                chosen = tuple(sample.candidates[k] for k in order if sets[row, k])
-            stability = None if outcome.stability is None else float(outcome.stability[row])
-            seen = Evidence(
-                entropy=float(entropies[row]),
-                confidence=float(probabilities[index]),
-                level=1 - options.alpha,
-                set_size=None if chosen is None else len(chosen),
-                set_samples=int(behind[row]) if few[row] else None,
-                stability=stability,
-                collision=None if outcome.collision is None else bool(outcome.collision[row]),
-            )
-            why = self._reasons(seen, options)
-            decisions.append(
-                Decision(
-                    choice=sample.candidates[index],
-                    index=index,
-                    probabilities=tuple(probabilities.tolist()),
-                    entropy=seen.entropy,
-                    prediction_set=chosen,
-                    level=level,
-                    early_exit=bool(outcome.early_exit[row]),
-                    stability=stability,
-                    certified=None if stability is None else stability >= CERTIFIED,
-                    escalate=bool(why),
-                    reasons=tuple(why),
-                    modalities=tuple(sorted(m.value for m in sample.modalities)),
-                    notes=tuple(self._notes(seen, options)),
-                    timings=timings,
-                )
-            )
-        return decisions
-
-    def _reasons(self, seen: Evidence, options: Options) -> list[Reason]:
-        if self.calibration is None:
-            found = [Reason(NOT_CALIBRATED, "the model is not calibrated")]
-            return found + reasons(options.thresholds(EscalationConfig()), seen, False)
-        if self._target is not None:
-            threshold = self._target[options.path]
-            if threshold.threshold is None:
-                return [Reason(TARGET_RISK, threshold.reason)]
-            if seen.confidence < threshold.threshold:
-                text = (
-                    f"confidence {seen.confidence:.4f} is below {threshold.threshold:.4f}, which "
-                    "the target risk asks for"
-                )
-                return [Reason(TARGET_RISK, text)]
-            return []
-        thresholds = options.thresholds(self.calibration.escalation)
-        return reasons(thresholds, seen, self.calibration.empty_set == "escalate")
-
-    def _notes(self, seen: Evidence, options: Options) -> list[str]:
-        notes = []
-        if self.calibration is None:
-            notes.append("the probabilities are not calibrated")
-        elif options.path == GATED and self.calibration.gate.gate is None:
-            notes.append(f"the gate for early exit is shut: {self.calibration.gate.reason}")
-        if seen.set_samples is not None:
-            notes.append(
-                f"the set is all candidates: {seen.set_samples} calibration samples are too few "
-                f"for level {seen.level:g}"
-            )
-        if options.deliberate and self._deployed.bank is None:
-            notes.append("no foils travel with this model: its stability knows no tournament")
-        return notes
+        return judge(
+            samples, outcome, options, timings, self.calibration, self._target,
+            self._deployed.bank is not None,
+        )  # fmt: skip

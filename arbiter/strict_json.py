@@ -68,9 +68,9 @@ def read_text(path: Path, max_bytes: int) -> str:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {repeated!r} is given more than once")
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {repeated[:40]!r} is given more than once")
     return result
 
 
@@ -102,7 +102,7 @@ def _check(value: Any) -> None:
                 below += node.values()
             elif isinstance(node, list):
                 below += node
-            elif isinstance(node, str) and not _is_unicode(node):
+            elif isinstance(node, str) and not is_unicode(node):
                 raise ValueError(f"the text {node[:40]!r} is not Unicode (half of a \\u pair)")
         if not below:
             return
@@ -110,7 +110,8 @@ def _check(value: Any) -> None:
     raise ValueError("nested too deeply")
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a text can be encoded; one with half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

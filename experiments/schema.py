@@ -11,6 +11,7 @@ from arbiter.calibration.config import CalibrationConfig
 from arbiter.calibration.conformal import METHODS
 from arbiter.config import option
 from arbiter.datasets.ai2d import AI2DConfig
+from arbiter.datasets.base import SPLITS
 from arbiter.datasets.easy_vqa import EasyVQAConfig
 from arbiter.datasets.gqa import GQAConfig
 from arbiter.datasets.jsonl import JsonlConfig
@@ -20,6 +21,7 @@ from arbiter.datasets.scienceqa import ScienceQAConfig
 from arbiter.datasets.seed_bench import SeedBench2Config, SeedBenchConfig
 from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
+from arbiter.evaluation.figures import ALPHAS
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
 from arbiter.training.checkpoint import CheckpointConfig
@@ -101,6 +103,36 @@ class DecideConfig:
 
 
 @dataclass
+class EvaluateConfig:
+    """`python -m experiments.evaluate`."""
+
+    run: str = option(help="A finished run's directory.")
+    dataset: DatasetConfig | None = option(
+        None, help="What to evaluate on; null: the data that the run split up."
+    )
+    split: str = option(
+        "test", help="Which split of it; all takes every sample.", choices=(*SPLITS, "all")
+    )
+    max_samples: int | None = option(
+        None, help="Cap on samples, drawn by whole groups; null takes all.", low=1
+    )
+    alphas: list[float] = option(
+        list(ALPHAS), help="Error levels of the prediction sets.", above=0, below=1
+    )
+    per_source: bool = option(
+        False, help="Prediction sets from calibration samples of the same source alone."
+    )
+    latency_samples: int = option(
+        100, help="Samples decided one by one, from media to answer, for the time it takes.", low=0
+    )
+    name: str | None = option(
+        None, help="Name of the files in <run>/evaluation; null: the dataset, and the split."
+    )
+    paths: PathsConfig = option(PathsConfig(), help="Folders.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+
+
+@dataclass
 class PruneConfig:
     """Which tables of the feature store to remove; all given conditions must hold."""
 
@@ -138,11 +170,25 @@ class BenchConfig:
     hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding: device, threads.")
 
 
+SOURCES: dict[str, type] = {
+    "ai2d": AI2DConfig,
+    "easy_vqa": EasyVQAConfig,
+    "gqa": GQAConfig,
+    "jsonl": JsonlConfig,
+    "robotics": RoboticsConfig,
+    "scienceqa": ScienceQAConfig,
+    "seed_bench": SeedBenchConfig,
+    "seed_bench_2": SeedBench2Config,
+}
+"""The schemas of data sources."""
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="evaluate_schema", node=EvaluateConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
@@ -150,15 +196,5 @@ def register() -> None:
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
     store.store(group="schema/optimizer", name="directml_adamw", node=DirectMLAdamWConfig)
     store.store(group="schema/optimizer", name="muon", node=MuonConfig)
-    sources = {
-        "ai2d": AI2DConfig,
-        "easy_vqa": EasyVQAConfig,
-        "gqa": GQAConfig,
-        "jsonl": JsonlConfig,
-        "robotics": RoboticsConfig,
-        "scienceqa": ScienceQAConfig,
-        "seed_bench": SeedBenchConfig,
-        "seed_bench_2": SeedBench2Config,
-    }
-    for name, node in sources.items():
+    for name, node in SOURCES.items():
         store.store(group="schema/source", name=name, node=node)

@@ -20,6 +20,11 @@ from arbiter.config import build, instantiate
 from arbiter.console import console
 from arbiter.datasets.mix import load_mix
 from arbiter.encoders.base import Compute
+from arbiter.evaluation.data_record import write_record
+from arbiter.evaluation.document import document, write_document
+from arbiter.evaluation.figures import summary_figures
+from arbiter.evaluation.measure import measure
+from arbiter.evaluation.table import as_lines, tables
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
@@ -37,8 +42,6 @@ from arbiter.provenance import git_revision, versions
 from arbiter.report import choose_gallery, write_report
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
-from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
-from arbiter.training.held_out import held_out_lines, score_test
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
@@ -160,17 +163,17 @@ def train(
     fitted = UNCALIBRATED if calibration is None else calibration.fitted
     log.info("calibration: %s", describe_calibration(calibration))
     deployed = Deployed(model, fitted, bank, running)
-    gallery, test, held_out = [], {}, {"exit": None, "deliberation": None}
+    record = write_record(run.path, data)
+    gallery, test = [], None
     if samples["test"]:
-        outcome, blind, held_out = score_test(deployed, data["test"])
-        gallery = choose_gallery(samples["test"], outcome.probabilities)
-        test = evaluate_by_source(
-            samples["test"],
-            outcome.probabilities,
-            blind.probabilities,
-            MajorityBaseline(samples["train"]),
-        )
-        for line in [*table(test), *held_out_lines(held_out)]:
+        evidence = measure(deployed, calibration, data["test"], record.majority)
+        gallery = choose_gallery(samples["test"], evidence.outcome.probabilities)
+        test = document(
+            evidence, data["test"], record,
+            run=run.path, dataset="+".join(config.dataset.sources), split="test",
+        )  # fmt: skip
+        write_document(run.path, "test", test)
+        for line in as_lines(tables(test)):
             log.info("%s", line)
 
     # Run directory
@@ -182,8 +185,9 @@ def train(
         "weights": best.kind,
         "validation": {"accuracy": best.accuracy, "loss": best.loss},
         "calibration": None if calibration is None else calibration.summary(bank),
-        "test": test,
-        **held_out,
+        "test": {} if test is None else summary_figures(test),
+        "exit": None if test is None else test["overall"]["exit"],
+        "deliberation": None if test is None else test["overall"]["certified"],
     }
     with new_directory(run.model) as directory:
         codecs = {kind: store.codecs(kind) for kind in kinds}

@@ -16,8 +16,9 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
+    {"evaluation"},
     {"training", "report", "sharing"},
-    {"inputs", "decision"},
+    {"inputs", "decision", "judge"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

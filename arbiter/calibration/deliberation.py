@@ -37,7 +37,7 @@ CERTIFIED = 0.80
 class DeliberationConfig:
     """Stochastic passes, and the foils that travel with a model."""
 
-    passes: int = option(8, help="Stochastic passes; 0 leaves deliberation out.", low=0)
+    passes: int = option(8, help="Stochastic passes; 0 leaves deliberation out.", low=0, high=256)
     dropout: float = option(0.1, help="Share switched off in a pass.", low=0, below=1)
     router_noise: float = option(
         0.1, help="Standard deviation of what is added to router logits.", low=0

@@ -60,8 +60,7 @@ class Evidence:
         confidence: probability of the choice.
         level: of the prediction set.
         set_size: None without a set.
-        set_samples: calibration samples behind the set, when they are too few for its level; else
-            None.
+        too_few: calibration samples behind a set that had to be all candidates; None for others.
         stability, collision: None without deliberation.
     """
 
@@ -69,7 +68,7 @@ class Evidence:
     confidence: float
     level: float
     set_size: int | None
-    set_samples: int | None
+    too_few: int | None
     stability: float | None
     collision: bool | None
 
@@ -93,11 +92,8 @@ def reasons(config: EscalationConfig, seen: Evidence, empty_escalates: bool) -> 
     limit = config.max_set_size
     if limit is not None and seen.set_size is not None and seen.set_size > limit:
         text = f"{seen.set_size} candidates are plausible at level {seen.level:g}"
-        if seen.set_samples is not None:
-            text = (
-                f"the set is all candidates: {seen.set_samples} calibration samples are too few "
-                f"for level {seen.level:g}"
-            )
+        if seen.too_few is not None:
+            text = f"too few calibration samples for level {seen.level:g}: {seen.too_few}"
         found.append(Reason(SET_TOO_LARGE, text))
     least = config.min_stability
     if seen.stability is not None and least is not None and seen.stability < least:

@@ -42,7 +42,7 @@ def travelling_bank(
     features, _ = table.streams["pooled"].gather(rows)
     # What the search needs, and nothing that belongs to the machine, such as the vocabulary's path.
     carried = FoilsConfig(
-        count=config.count,
+        count=min(config.count, len(kept)),
         min_similarity=config.min_similarity,
         max_similarity=config.max_similarity,
     )
@@ -79,4 +79,7 @@ def load_bank(directory: Path, dim: int) -> FoilBank:
         raise RunError(f"{TEXTS}: texts must be a list of texts")
     expected = {"features": Expected((len(texts), dim), torch.float16)}
     features = read_tensors(directory / FEATURES, expected)["features"]
-    return FoilBank.of(from_dict(FoilsConfig, values), texts, features)
+    config = from_dict(FoilsConfig, values)
+    if config.count > len(texts):
+        raise RunError(f"{TEXTS}: count is {config.count}, more than its {len(texts)} texts")
+    return FoilBank.of(config, texts, features)
