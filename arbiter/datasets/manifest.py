@@ -67,6 +67,8 @@ def parse_line(line: bytes, required: tuple[str, ...]) -> dict[str, Any]:
     """
     if len(line) > MAX_LINE_BYTES:
         raise SourceError(f"longer than {MAX_LINE_BYTES:,} bytes")
+    if not line.strip():
+        raise SourceError("the line is empty")
     try:
         record = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError:
