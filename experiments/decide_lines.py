@@ -96,14 +96,12 @@ def _opened_input(place: str) -> Iterator[tuple[BinaryIO, Path]]:
     if place == STANDARD:
         yield sys.stdin.buffer, Path()
         return
-    try:
-        file = Path(place).open("rb")
-    except OSError as error:
+    if not Path(place).exists() or Path(place).is_dir():
         raise SourceError(
-            f"input={place}: cannot be read ({error.strerror}); give a JSON-lines file, see "
-            "docs/own_data.md, or - for standard input"
-        ) from None
-    with file:
+            f"input={place}: there is no such file; give a JSON-lines file, see docs/own_data.md, "
+            "or - for standard input"
+        )
+    with Path(place).open("rb") as file:
         yield file, Path(place).parent
 
 

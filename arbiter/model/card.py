@@ -13,15 +13,22 @@ _HERE = "path/to/this/folder"
 _NAME = "Arbiter decision model"
 
 
-def model_card(summary: dict, inputs: Sequence[str]) -> str:
-    """A README from a run's summary; nothing in it that was not measured.
+def model_card(summary: dict, inputs: Sequence[str], test: dict | None) -> str:
+    """A README from a run's figures; nothing in it that was not measured.
 
     Args:
         summary: contents of summary.json.
         inputs: of the model.
+        test: `overall` of the evaluation on the test split; None without one.
     """
-    parts = [_about, _sources, _measured, _trust, _limits]
-    lines = [line for part in parts for line in (*part(summary, inputs), "")]
+    parts = (
+        _about(summary, inputs),
+        _sources(summary),
+        _measured(summary),
+        _trust(summary, test),
+        _limits(summary),
+    )
+    lines = [line for part in parts for line in (*part, "")]
     return f"---\n{_metadata(summary, inputs).to_yaml()}\n---\n\n" + "\n".join(lines)
 
 
@@ -98,7 +105,7 @@ def _about(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
     yield "```"
 
 
-def _sources(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
+def _sources(summary: dict) -> Iterator[str]:
     yield "## Data"
     yield ""
     yield "| source | samples | trained on | licence |"
@@ -119,7 +126,7 @@ def _sources(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
     yield "The licence of a source may bind what is trained on it; this card grants none."
 
 
-def _measured(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
+def _measured(summary: dict) -> Iterator[str]:
     yield "## Measured"
     yield ""
     if not summary["test"]:
@@ -142,7 +149,7 @@ def _measured(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
     )
 
 
-def _trust(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
+def _trust(summary: dict, test: dict | None) -> Iterator[str]:
     yield "## Calibration"
     yield ""
     fit = summary["calibration"]
@@ -156,23 +163,42 @@ def _trust(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
     )
     gate = fit["gate"]
     yield f"Early exit: the gate is {'open' if gate['gate'] else 'shut'}; {gate['reason']}."
-    found = summary["exit"]
+    if test is not None:
+        yield from _trust_measured(test)
+
+
+def _trust_measured(test: dict) -> Iterator[str]:
+    """What calibration came to on the test set."""
+    sets = [part for part in test["conformal"] if part["method"] == "lac"]
+    if sets:
+        yield ""
+        yield "| sets (LAC) at level | coverage on the test set (95% interval) | mean size |"
+        yield "|---|---|---|"
+    for part in sets:
+        low, high = part["coverage_interval"]
+        yield (
+            f"| {1 - part['alpha']:.0%} | {part['coverage']:.2%} ({low:.2%} to {high:.2%}) "
+            f"| {part['mean_set_size']:.2f} |"
+        )
+    yield "" if sets else "There are no prediction sets."
+    found = test["exit"]
     if found is not None and found["agreement"] is not None:
         yield (
             f"On the test set {found['rate']:.1%} exit early and {found['agreement']:.2%} of them "
             f"agree with the full model; accuracy {found['accuracy_with']:.2%} with, "
             f"{found['accuracy_without']:.2%} without."
         )
-    found = summary["deliberation"]
+    found = test["certified"]
     if found is not None:
-        certified, uncertified = (
-            "none" if part["n"] == 0 else f"{part['accuracy']:.2%} of {part['n']:,}"
-            for part in (found["certified"], found["uncertified"])
+        kinds = " and ".join(
+            f"{found[f'{kind}_accuracy']:.2%} of {found[f'{kind}_n']:,} {kind}"
+            for kind in ("certified", "uncertified")
+            if found[f"{kind}_n"]
         )
-        yield f"Deliberating, certified choices are right in {certified}, others in {uncertified}."
+        yield f"Deliberating (stability from {found['stability_from']:.2f}), right: {kinds}."
 
 
-def _limits(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
+def _limits(summary: dict) -> Iterator[str]:
     yield "## Limits"
     yield ""
     yield "Probabilities and prediction sets hold for questions like those it was calibrated on. It"

@@ -24,8 +24,7 @@ from arbiter.files import (
     write_tensors,
     write_text_atomic,
 )
-from arbiter.foils import FoilBank
-from arbiter.model.bank import FEATURES, TEXTS, load_bank, save_bank
+from arbiter.model.bank import FEATURES, TEXTS, TravellingBank, load_bank, save_bank
 from arbiter.model.decision_model import CONTEXT, ArchitectureConfig, DecisionModel
 from arbiter.model.weights import Expected, expected_tensors, read_tensors
 from arbiter.strict_json import read_json, read_text
@@ -66,7 +65,7 @@ class LoadedModel:
     codecs: Codecs
     calibration: dict | None
     card: str | None = None
-    bank: FoilBank | None = None
+    bank: TravellingBank | None = None
 
 
 def save_model(
@@ -74,7 +73,7 @@ def save_model(
     model: DecisionModel,
     encoder: Encoder,
     codecs: Codecs,
-    bank: FoilBank | None = None,
+    bank: TravellingBank | None = None,
 ) -> None:
     """Write weights (float16 and float32), config.json, codecs and foils into a directory.
 
