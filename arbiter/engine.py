@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from arbiter import sharing
 from arbiter.calibration.calibration import Calibration
@@ -17,24 +18,25 @@ from arbiter.calibration.files import read_calibration
 from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
 from arbiter.encoders.base import Compute
-from arbiter.errors import ArbiterError, DecisionError, SampleError
-from arbiter.features.dataset import evenly, index_samples
+from arbiter.errors import ArbiterError, DecisionError
+from arbiter.features.dataset import index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
-from arbiter.inputs import AudioInput, ImageInput, VideoInput, read_audio, read_image, read_video
+from arbiter.inputs import (
+    AudioInput,
+    ImageInput,
+    VideoInput,
+    check_modalities,
+    read_audio,
+    read_image,
+    read_sample,
+    read_video,
+)
 from arbiter.judge import judge
-from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device
 from arbiter.model.predict import Running
-from arbiter.sample import Modality, Sample
+from arbiter.sample import Sample
 from arbiter.sharing import find_model
-
-_INPUT_OF = {
-    Modality.CONTEXT: CONTEXT,
-    Modality.IMAGE: "image",
-    Modality.VIDEO: "video",
-    Modality.AUDIO: "audio",
-}
 
 
 class Arbiter:
@@ -297,7 +299,7 @@ class Arbiter:
         """A result for each sample; those that can be read are decided together."""
         results: list[Any] = list(chunk)
         readable: dict[int, Sample] = {}
-        decoded: dict[object, Any] = {}
+        decoded: dict[object, Image.Image] = {}
         for place, sample in enumerate(chunk):
             if not isinstance(sample, ArbiterError):
                 try:
@@ -321,27 +323,9 @@ class Arbiter:
                 return [error]
             return [self._decide_apart([sample], options)[0] for sample in samples]
 
-    def _read(self, sample: Sample, decoded: dict[object, Any]) -> Sample:
-        """The sample with its images decoded, so that what follows cannot fail on one of many.
-
-        Args:
-            decoded: images of the batch, by path or identity; each is decoded once.
-        """
-        if not isinstance(sample, Sample):
-            raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
-        self._check_modalities(sample)
-
-        def read(ref: ImageInput) -> Any:
-            name = ref if isinstance(ref, (str, Path)) else id(ref)
-            if name not in decoded:
-                decoded[name] = read_image(ref)
-            return decoded[name]
-
-        return dataclasses.replace(
-            sample,
-            images=tuple(map(read, sample.images)),
-            video=tuple(map(read, evenly(sample.video, self.max_frames))),
-        )
+    def _read(self, sample: Sample, decoded: dict[object, Image.Image]) -> Sample:
+        check_modalities(sample, self._model.inputs)
+        return read_sample(sample, self.max_frames, decoded)
 
     def _options(self, options: dict[str, Any]) -> Options:
         """The options of a call, held against what the model can do."""
@@ -354,15 +338,6 @@ class Arbiter:
                 "calibration.deliberation.passes above 0"
             )
         return chosen
-
-    def _check_modalities(self, sample: Sample) -> None:
-        for modality in sample.modalities:
-            if _INPUT_OF[modality] not in self._model.inputs:
-                known = [m.value for m, i in _INPUT_OF.items() if i in self._model.inputs]
-                raise DecisionError(
-                    f"{modality.value}: this model was trained without it; leave it out "
-                    f"(it knows {', '.join(known) or 'text only'})"
-                )
 
     def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
         """Decide samples that can be read."""

@@ -196,6 +196,8 @@ def _trust_measured(test: dict) -> Iterator[str]:
             if found[f"{kind}_n"]
         )
         yield f"Deliberating (stability from {found['stability_from']:.2f}), right: {kinds}."
+        if found["collisions"] is None:
+            yield "No foils travel with it: it was trained without, so stability means passes only."
 
 
 def _limits(summary: dict) -> Iterator[str]:
