@@ -2,10 +2,10 @@
 
 A gate opens for a sample whose draft probabilities have a large enough margin, a low enough entropy
 and a high enough confidence. The gates that are tried form one fixed sequence, from strict to
-loose: `1 - 0.55 s <= margin`, `entropy <= 0.40 s`, `1 - 0.35 s <= confidence`, at s = 1.8 (i / 32)^2
-for i = 1 to 32. The last asks for next to nothing; s = 1 would be 0.45, 0.40 and 0.65, thresholds
-that have been in use. The sequence does not depend on the data, so a sequential test corrects for
-the search (`exact.fallback_test`).
+loose: `margin >= 1 - 0.55 s`, `entropy <= 0.40 s`, `confidence >= 1 - 0.35 s`, where s is
+1.8 (i / 32)^2 for i = 1 to 32. The last asks for next to nothing; s = 1 would be 0.45, 0.40 and
+0.65, thresholds that have been in use. The sequence does not depend on the data, so a sequential
+test corrects for the search (`exact.fallback_test`).
 """
 
 from __future__ import annotations
