@@ -25,8 +25,9 @@ def main(composed: DictConfig) -> None:
     arbiter = Arbiter.load(config.run, config.device, revision=config.revision)
     if config.target_risk is not None:
         arbiter.set_target_risk(config.target_risk)
-    names = ("alpha", "method", "per_source", "early_exit", "deliberate", "escalation")
+    names = ("alpha", "method", "per_source", "early_exit", "deliberate")
     options = {name: getattr(config, name) for name in names}
+    options["escalation"] = config.escalation.given()
     if config.input is not None:
         print(decide_lines(arbiter, config, options), file=sys.stderr)
         return

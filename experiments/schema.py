@@ -76,6 +76,24 @@ class TrainConfig:
 
 
 @dataclass
+class EscalationOptions:
+    """When someone slower is asked: `model` keeps the model's own threshold, null switches it off.
+
+    Other values are held against `arbiter.calibration.escalation.EscalationConfig`.
+    """
+
+    max_entropy: Any = option("model", help="Largest entropy in nats.")
+    min_confidence: Any = option("model", help="Least probability of the choice.")
+    max_set_size: Any = option("model", help="Largest prediction set.")
+    min_stability: Any = option("model", help="Least stability, when deliberating.")
+    foil_collision: Any = option("model", help="Whether a foil as good as the choice escalates.")
+
+    def given(self) -> dict[str, Any]:
+        """Those that differ from the model's own."""
+        return {name: value for name, value in vars(self).items() if value != "model"}
+
+
+@dataclass
 class DecideConfig:
     """`python -m experiments.decide`."""
 
@@ -103,8 +121,8 @@ class DecideConfig:
     target_risk: float | None = option(
         None, help="Escalate so that what stands is wrong at most so often.", above=0, below=1
     )
-    escalation: dict[str, Any] = option(
-        {}, help="Thresholds other than the model's own: {max_entropy: 0.5}."
+    escalation: EscalationOptions = option(
+        EscalationOptions(), help="Thresholds other than the model's own."
     )
     device: str = option("cpu", help="Where the model runs.")
 
