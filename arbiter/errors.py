@@ -60,3 +60,11 @@ class RunInterrupted(RunError):
 
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
+
+
+class ProcessLost(RunInterrupted):
+    """Another process of a run died or hangs; the run can be gone on with."""
+
+
+class ProcessFailed(RunError):
+    """Another process of a run failed, for a reason that it left word of."""

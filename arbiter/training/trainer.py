@@ -20,10 +20,12 @@ from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import batches_ahead
+from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.model.decision_model import DecisionModel
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
+from arbiter.training.exchange import sum_step
 from arbiter.training.guards import Guard
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
@@ -50,6 +52,7 @@ class Trainer:
         augmenter: changes training batches.
         settings: configs and seed.
         config: the run's whole configuration as JSON, kept in resume states.
+        ranks: the processes that train together, each with such a trainer.
     """
 
     def __init__(
@@ -60,11 +63,12 @@ class Trainer:
         augmenter: Augmenter,
         settings: Settings,
         config: dict,
+        ranks: Ranks = ALONE,
     ):
         self.model, self.train, self.val = model, train, val
         self.augmenter, self.settings, self.config = augmenter, settings, config
         self.schedule, self.hardware = settings.schedule, settings.hardware
-        self.seed = settings.seed
+        self.seed, self.ranks = settings.seed, ranks
         self.device = next(model.parameters()).device
         self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
@@ -88,6 +92,18 @@ class Trainer:
 
     # ------------------------------------------------------------ the run
 
+    @property
+    def _micro_batch_size(self) -> int:
+        """Blocks of a forward pass: so few that no process is idle."""
+        return min(
+            self.hardware.micro_batch_size, math.ceil(self.schedule.batch_size / self.ranks.size)
+        )
+
+    @property
+    def _epoch_is_open(self) -> bool:
+        """Whether an epoch's steps are done, and its end is still to come."""
+        return self._epoch_totals.steps > 0 and self.step % self.steps_per_epoch == 0
+
     def fit(self, run: RunDirectory, interruption: Interruption) -> Best:
         """Train what is left of all epochs; the model ends with the selected weights.
 
@@ -95,14 +111,15 @@ class Trainer:
             RunError: the gradient stays not finite, or the device computes a wrong one.
             RunInterrupted: the run was asked to stop; a state has been written.
         """
+        self.ranks.share_(list(self.model.state_dict().values()))
         self._preflight()
         title = f"training, {self.schedule.epochs} epochs"
         saving = Saving(
-            self.settings.checkpoint, run.resume, interruption,
+            self.settings.checkpoint, run.resume, interruption, self.ranks,
             lambda: (self.step, self._state(run)),
         )  # fmt: skip
         with saving, ProgressBar(title, self.total_steps) as bar:
-            while self.step < self.total_steps:
+            while self.step < self.total_steps or self._epoch_is_open:
                 self._train_epoch(run, saving, bar)
         if self.selection.average.snapshots:
             self.model.load_state_dict(self.selection.average.mean)
@@ -166,24 +183,25 @@ class Trainer:
     def _train_epoch(self, run: RunDirectory, saving: Saving, bar: ProgressBar) -> None:
         """The rest of the epoch that the next step belongs to."""
         self.model.train()
-        epoch = self.step // self.steps_per_epoch + 1
+        epoch = self.step // self.steps_per_epoch + (not self._epoch_is_open)
         epoch_ends = epoch * self.steps_per_epoch
         waiting_since = time.perf_counter()
-        loss = 0.0
+        figures = Totals()
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
-            epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
-            self.modality_dropout,
+            epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
+            self.modality_dropout, self.ranks,
         )  # fmt: skip
         for micro in prefetch(work, batches_ahead(self.hardware, self.device)):
             waited = time.perf_counter() - waiting_since
-            terms, questions, correct = self._backward(micro)
-            loss += terms["cross_entropy"]
-            for totals in (self._epoch_totals, self._window):
-                totals.add(terms, questions, correct, waited)
+            if micro.batch is not None:
+                figures.add(*self._backward(micro), waited)
             if micro.last:
-                lr, grad_norm = self._update(micro, loss)
-                loss = 0.0
+                sum_step(self.model, figures, self.ranks)
+                lr, grad_norm = self._update(micro, figures.terms["cross_entropy"])
+                for totals in (self._epoch_totals, self._window):
+                    totals.add_step(figures)
+                figures = Totals()
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
                     run.log(
@@ -237,8 +255,6 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
-        self._epoch_totals.steps += 1
-        self._window.steps += 1
         return lr, norm if math.isfinite(norm) else None
 
     # ------------------------------------------------------------ figures
@@ -257,16 +273,18 @@ class Trainer:
             self.model, self.val, self.hardware, self.device,
             f"after step {self.step}; lower optimizer.lr (now {self.settings.optimizer.lr:g}) or "
             "raise schedule.warmup_steps",
+            self.ranks,
         )  # fmt: skip
 
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
-        totals, self._epoch_totals = self._epoch_totals, Totals()
+        totals = self._epoch_totals
         train_seconds = totals.seconds
         started = time.perf_counter()
         figures = self._validate()
         eval_seconds = time.perf_counter() - started
         self.selection.end_epoch(epoch, figures, self.model.state_dict())
+        self._epoch_totals = Totals()
         event = {
             "epoch": epoch,
             "step": self.step,

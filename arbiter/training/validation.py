@@ -9,6 +9,7 @@ from arbiter.calibration.metrics import entropy, summarize
 from arbiter.errors import RunError
 from arbiter.features.dataset import FeatureDataset
 from arbiter.hardware.device import HardwareConfig, batches_ahead
+from arbiter.hardware.distributed import Ranks
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import Predictions, predict
 
@@ -19,17 +20,19 @@ def validate(
     hardware: HardwareConfig,
     device: torch.device,
     remedy: str,
+    ranks: Ranks,
 ) -> dict:
     """`validation_figures` of the model, as it is.
 
     Args:
         remedy: when, and what to do, if its scores are not finite.
+        ranks: the processes that share the work; all get all figures.
 
     Raises:
         RunError: they are not.
     """
     ahead = batches_ahead(hardware, device)
-    predictions = predict(model, dataset, hardware.eval_batch_size, device, ahead)
+    predictions = predict(model, dataset, hardware.eval_batch_size, device, ahead, ranks=ranks)
     if not np.isfinite(predictions.logits).all():
         raise RunError(f"training: the model's scores are not finite {remedy}")
     return validation_figures(predictions, dataset)
