@@ -81,13 +81,11 @@ def _follow(train: Train) -> int:
         with Interruption(config.checkpoint.max_minutes) as interruption:
             train(config, Onlooker(), state, interruption)
         return 0
-    except ProcessLost as error:
+    except RunInterrupted as error:
         status = ranks().end_of_first()
         if status is None:
             print(explain(error), file=sys.stderr)
         return INTERRUPTED if status is None else status
-    except RunInterrupted:
-        return INTERRUPTED
     except ArbiterError as error:
         ranks().report_failure(explain(error))
     except BaseException as error:

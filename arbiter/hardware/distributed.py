@@ -24,7 +24,8 @@ import torch.distributed as dist
 from arbiter.errors import ConfigError, ProcessFailed, ProcessLost
 
 _TIMEOUT = timedelta(minutes=30)
-_PATIENCE = timedelta(seconds=5)
+# For word of why another process has gone.
+_PATIENCE_OF_FIRST, _PATIENCE = timedelta(seconds=1), timedelta(seconds=5)
 
 Item = TypeVar("Item")
 
@@ -136,11 +137,11 @@ class Ranks:
             # Closing the own connections wakes those that wait for this process.
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-            reason = self._told("failure") if self.first else None
             if self.first:
                 self._tell("first", "1")
-            if reason is not None:
-                raise ProcessFailed(reason) from error
+                reason = self._told("failure", _PATIENCE_OF_FIRST)
+                if reason is not None:
+                    raise ProcessFailed(reason) from error
             raise ProcessLost(
                 f"another process of the run died, or gave no answer for "
                 f"{_TIMEOUT.total_seconds() / 60:g} minutes"
@@ -166,7 +167,7 @@ class Ranks:
             with suppress(RuntimeError):
                 self._store.set(key, value)
 
-    def _told(self, key: str, patience: timedelta = timedelta(milliseconds=1)) -> str | None:
+    def _told(self, key: str, patience: timedelta) -> str | None:
         if self._store is None:
             return None
         try:
