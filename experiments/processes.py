@@ -11,6 +11,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 
 from hydra import compose, initialize_config_dir
@@ -19,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arbiter.config import instantiate
 from arbiter.console import console
-from arbiter.errors import ArbiterError, ProcessLost, RunError, RunInterrupted
+from arbiter.errors import ArbiterError, ProcessFailed, ProcessLost, RunError, RunInterrupted
 from arbiter.hardware.distributed import ranks, start
 from arbiter.training.checkpoint import State, share_state
 from arbiter.training.interruption import Interruption
@@ -29,6 +30,9 @@ from experiments import schema
 from experiments.app import CONF, INTERRUPTED, explain, run_app
 from experiments.resume import is_multirun, resume_arguments
 from experiments.schema import TrainConfig
+
+_led = False
+"""Whether the others have been told what to do."""
 
 Train = Callable[[TrainConfig, Onlooker, "State | None", Interruption], float]
 
@@ -57,6 +61,9 @@ def _run_first(main: Callable[[DictConfig], float]) -> None:
     finally:
         # The others see that it is gone, and need not say so.
         ranks().report_end(status)
+        if not _led:
+            with suppress(ProcessLost, ProcessFailed):
+                ranks().share({"status": status})
 
 
 def _arguments(arguments: list[str]) -> list[str]:
@@ -67,6 +74,8 @@ def _arguments(arguments: list[str]) -> list[str]:
 
 def lead(config: TrainConfig, state: State | None) -> None:
     """Tell the others what to do, as the first process."""
+    global _led
+    _led = True
     if ranks().size > 1:
         ranks().share({"overrides": list(HydraConfig.get().overrides.task), **asdict(config)})
         share_state(state, ranks())
@@ -77,7 +86,10 @@ def _follow(train: Train) -> int:
     console.quiet = True
     logging.getLogger().addHandler(logging.NullHandler())
     try:
-        config, state = _told()
+        told = ranks().share()
+        if "status" in told:
+            return told["status"]
+        config, state = _typed(told), share_state(None, ranks())
         with Interruption(config.checkpoint.max_minutes) as interruption:
             train(config, Onlooker(), state, interruption)
         return 0
@@ -94,9 +106,8 @@ def _follow(train: Train) -> int:
     return 1
 
 
-def _told() -> tuple[TrainConfig, State | None]:
-    """The first process's configuration, as the typed objects that Hydra makes, and its state."""
-    values = ranks().share()
+def _typed(values: dict) -> TrainConfig:
+    """The first process's configuration, as the typed objects that Hydra makes."""
     overrides = values.pop("overrides")
     schema.register()
     with initialize_config_dir(CONF, version_base="1.3"):
@@ -104,4 +115,4 @@ def _told() -> tuple[TrainConfig, State | None]:
     # Where a resumed run had other values than the recipes have now, the run's count.
     for key, value in flatten(values):
         OmegaConf.update(composed, key, value)
-    return instantiate(composed), share_state(None, ranks())
+    return instantiate(composed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parent.parent
 _LONGEST_SECONDS = 240
@@ -64,9 +64,8 @@ class Processes:
 
     def __init__(self, folder: Path, size: int, task: Callable[[int], None]):
         folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        # The store is no process's own, as with torchrun.
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.output = [folder / f"output-{rank}" for rank in range(size)]
         self.children = []
         for rank in range(size):
@@ -74,7 +73,7 @@ class Processes:
             environment = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                 "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
+                "MASTER_PORT": str(self._store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
             }  # fmt: skip
             self.children.append(self._fork(rank, environment, task))
 

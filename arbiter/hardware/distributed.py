@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -168,13 +169,16 @@ class Ranks:
                 self._store.set(key, value)
 
     def _told(self, key: str, patience: timedelta) -> str | None:
-        if self._store is None:
-            return None
+        give_up = time.monotonic() + patience.total_seconds()
         try:
-            self._store.wait([key], patience)
-            return self._store.get(key).decode()
+            # Asked again and again, because the store's own waiting says so when it ends in vain.
+            while self._store is not None and time.monotonic() < give_up:
+                if self._store.check([key]):
+                    return self._store.get(key).decode()
+                time.sleep(0.05)
         except RuntimeError:
-            return None
+            pass
+        return None
 
 
 def _tensor(data: bytes, length: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ class Saving:
         self._config, self._interruption = config, interruption
         self._ranks, self._take = ranks, take
         self._writer = StateWriter(directory)
-        self._last = time.monotonic()
+        self._saved_step, self._last = 0, time.monotonic()
 
     def __enter__(self) -> Saving:
         self._interruption.defer(True)
@@ -50,7 +50,7 @@ class Saving:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lost = isinstance(error, (ProcessLost, ProcessFailed))
+        lost = self._ranks.first and isinstance(error, (ProcessLost, ProcessFailed))
         try:
             if lost:
                 self.save()
@@ -58,13 +58,14 @@ class Saving:
             self._interruption.defer(False)
             self._writer.close()
         if lost:
-            raise kind(f"stopped after step {self._take()[0]}: {error}") from error
+            raise kind(f"stopped after step {self._saved_step}: {error}") from error
 
     def save(self) -> None:
         """Write a state in the background."""
         if not self._ranks.first:
             return
-        self._writer.submit(*self._take())
+        self._saved_step, state = self._take()
+        self._writer.submit(self._saved_step, state)
         self._last = time.monotonic()
 
     def end_step(self, step: int) -> None:

@@ -80,8 +80,6 @@ def failure(folder: Path) -> None:
         except ProcessFailed as error:
             assert rank == 0 and str(error) == "process 1: no such picture"
             ranks.report_end(3)
-            # The others' store lives in this process, as torchrun's does in its own.
-            time.sleep(2)
             return
         except ProcessLost:
             assert rank == 2

@@ -104,7 +104,7 @@ class Job:
             try:
                 self._fit(trainer, stopper)
             except ProcessLost as error:
-                assert "stopped after step" in str(error), error
+                assert rank or "stopped after step" in str(error), error
                 os._exit(75)
             except RunInterrupted as error:
                 expected = "test" if asks in (None, rank) else "another process of the run was"
