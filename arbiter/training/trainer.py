@@ -93,13 +93,6 @@ class Trainer:
     # ------------------------------------------------------------ the run
 
     @property
-    def _micro_batch_size(self) -> int:
-        """Blocks of a forward pass: so few that no process is idle."""
-        return min(
-            self.hardware.micro_batch_size, math.ceil(self.schedule.batch_size / self.ranks.size)
-        )
-
-    @property
     def _epoch_is_open(self) -> bool:
         """Whether an epoch's steps are done, and its end is still to come."""
         return self._epoch_totals.steps > 0 and self.step % self.steps_per_epoch == 0
@@ -189,7 +182,7 @@ class Trainer:
         figures = Totals()
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
-            epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
+            epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
             self.modality_dropout, self.ranks,
         )  # fmt: skip
         for micro in prefetch(work, batches_ahead(self.hardware, self.device)):
@@ -240,13 +233,17 @@ class Trainer:
         terms = dict(zip(loss.terms, figures, strict=False))
         return terms, int(figures[-1]), int(figures[-2])
 
+    def _lr(self, step: int) -> float:
+        """The learning rate of a step."""
+        return self.settings.optimizer.lr * lr_factor(self.schedule, step, self.steps_per_epoch)
+
     def _update(self, micro: MicroBatch, loss: float) -> tuple[float, float | None]:
         """One optimizer step; the learning rate and the gradient's norm before clipping.
 
         A gradient that is not finite is dropped, and the step with it.
         """
         config = self.settings.optimizer
-        lr = config.lr * lr_factor(self.schedule, micro.step, self.steps_per_epoch)
+        lr = self._lr(micro.step)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -288,7 +285,7 @@ class Trainer:
         event = {
             "epoch": epoch,
             "step": self.step,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": self._lr(self.step - 1),
             **figures,
             **epoch_figures(totals, train_seconds, self.device),
             "eval_seconds": eval_seconds,
