@@ -69,6 +69,14 @@ class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
 
 
+class ProcessLost(RunInterrupted):
+    """Another process of a run died or hangs; the run can be gone on with."""
+
+
+class ProcessFailed(RunError):
+    """Another process of a run failed, for a reason that it left word of."""
+
+
 def first_line(error: Exception) -> str:
     """What an error says in its first line, or its type where it says nothing."""
     lines = str(error).strip().splitlines()

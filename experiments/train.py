@@ -32,6 +32,7 @@ from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
 from arbiter.hardware.device import batches_ahead, resolve_device
+from arbiter.hardware.distributed import ranks
 from arbiter.hardware.telemetry import describe
 from arbiter.model.bank import travelling_bank
 from arbiter.model.card import model_card
@@ -44,12 +45,13 @@ from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
-from arbiter.training.run_directory import RunDirectory
+from arbiter.training.run_directory import Onlooker, RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
 from arbiter.verification import verify
-from experiments.app import quote_free_text, run_app
-from experiments.resume import overridden_keys, resume_arguments
+from experiments.app import quote_free_text
+from experiments.processes import lead, run_train_app
+from experiments.resume import overridden_keys
 from experiments.schema import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ def main(composed: DictConfig) -> float:
         if config.logging.tensorboard:
             run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()
+        lead(config, state)
         with Interruption(config.checkpoint.max_minutes) as interruption:
             best = train(config, run, state, interruption)
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
@@ -77,9 +80,15 @@ def main(composed: DictConfig) -> float:
 
 
 def train(
-    config: TrainConfig, run: RunDirectory, state: State | None, interruption: Interruption
+    config: TrainConfig,
+    run: RunDirectory | Onlooker,
+    state: State | None,
+    interruption: Interruption,
 ) -> float:
-    """The whole chain, from samples to a calibrated model in `run`, going on from `state`."""
+    """The whole chain, from samples to a calibrated model in `run`, going on from `state`.
+
+    Of several processes, all do what comes before the calibration, and the first one the rest.
+    """
     device = resolve_device(config.hardware.device)
     # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
     # sees fit, and another number of threads is another rounding.
@@ -106,7 +115,7 @@ def train(
     with BuildProgress() as progress:
         store = FeatureStore(
             Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
-            hardware.decode_threads,
+            hardware.decode_threads, ranks(),
         )  # fmt: skip
         data = index_samples(samples, store, encoder.spec, further)
     if foils.weight:
@@ -129,7 +138,9 @@ def train(
         config.seed, config.objective, config.optimizer, config.schedule, config.hardware,
         config.checkpoint, config.guards, config.logging.every_steps,
     )  # fmt: skip
-    trainer = Trainer(model, data["train"], data["val"], augmenter, settings, asdict(config))
+    trainer = Trainer(
+        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks()
+    )
     identity = {
         "seed": config.seed,
         "git_revision": git_revision(),
@@ -148,6 +159,9 @@ def train(
         trainer.restore(state, run)
         log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
     best = trainer.fit(run, interruption)
+    ranks().close()
+    if not ranks().first:
+        return best.accuracy
 
     # Calibration, then the official test once, both through the path that `decide` takes
     running = Running(
@@ -207,4 +221,4 @@ def train(
 
 if __name__ == "__main__":
     sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
-    run_app(main, "train", resume_arguments)
+    run_train_app(main, train)

@@ -12,6 +12,7 @@ from arbiter.features.batch import DecisionBatch, assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
+from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.model.decision_model import DecisionModel
 
 _QUESTIONS_PER_BLOCK = 16
@@ -63,11 +64,15 @@ class Running:
 
 
 def batches(
-    dataset: FeatureDataset, running: Running, with_media: bool = True, detail: bool = True
+    dataset: FeatureDataset,
+    running: Running,
+    with_media: bool = True,
+    detail: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Iterator[DecisionBatch]:
-    """All samples in batches; see `assemble` for `detail`."""
-    blocks = blocks_of(dataset, _QUESTIONS_PER_BLOCK)
-    parts = (assemble(dataset, part, detail) for part in blocks.split(running.batch_size))
+    """All samples in batches, or this process's share of them; see `assemble` for `detail`."""
+    blocks = ranks.deal(blocks_of(dataset, _QUESTIONS_PER_BLOCK).split(running.batch_size))
+    parts = (assemble(dataset, part, detail) for part in blocks)
     for batch in prefetch(parts, running.ahead):
         yield batch if with_media else batch.without_media()
 
@@ -76,29 +81,32 @@ def collect(
     dataset: FeatureDataset,
     parts: Iterable[DecisionBatch],
     score: Callable[[DecisionBatch], Sequence[torch.Tensor]],
+    count: int = 1,
+    ranks: Ranks = ALONE,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Scores of every sample, put in the dataset's order.
 
     Args:
-        score: gives one or more scorings [B, Q, K] of a batch, always as many.
+        score: gives `count` scorings [B, Q, K] of a batch.
+        ranks: the processes that share the batches; all get all scores.
 
     Returns:
         Each scoring, float32 [N, K], lowest finite value where padded; and the mask bool [N, K].
     """
     widest = int(dataset.candidates.offsets.diff().max())
-    mask = torch.zeros(len(dataset), widest, dtype=torch.bool)
-    scorings: list[torch.Tensor] = []
+    mask = torch.zeros(len(dataset), widest, dtype=torch.uint8)
+    scorings = [torch.zeros(mask.shape) for _ in range(count)]
     for batch in parts:
         rows = batch.sample[batch.question_mask]
         width = batch.candidate_mask.shape[-1]
-        mask[rows, :width] = batch.candidate_mask[batch.question_mask]
-        scored = score(batch)
-        if not scorings:
-            lowest = torch.finfo(torch.float32).min
-            scorings = [torch.full(mask.shape, lowest) for _ in scored]
-        for whole, part in zip(scorings, scored, strict=True):
+        mask[rows, :width] = batch.candidate_mask[batch.question_mask].to(mask.dtype)
+        for whole, part in zip(scorings, score(batch), strict=True):
             whole[rows, :width] = part.float().cpu()[batch.question_mask]
-    return [whole.numpy() for whole in scorings], mask.numpy()
+    # A sample was scored by one process, and is zero in all others.
+    for part in (*scorings, mask):
+        ranks.sum_(part)
+    real, lowest = mask.bool(), torch.finfo(torch.float32).min
+    return [torch.where(real, part, lowest).numpy() for part in scorings], real.numpy()
 
 
 @torch.no_grad()
@@ -141,6 +149,7 @@ def predict(
     device: torch.device,
     ahead: int = 2,
     with_media: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Predictions:
     """Score every sample, in evaluation mode; the model's mode is restored.
 
@@ -148,6 +157,7 @@ def predict(
         batch_size: blocks (media sets with their questions) at a time.
         ahead: batches prepared in advance.
         with_media: False leaves all images, video and audio out.
+        ranks: the processes that share the work, each with the same model; all get all scores.
     """
     was_training = model.training
     if was_training:
@@ -157,8 +167,9 @@ def predict(
         output = model(batch.to(device))
         return output.logits, output.draft_logits
 
-    parts = batches(dataset, Running(device, batch_size, ahead), with_media)
-    (logits, draft_logits), mask = collect(dataset, parts, score)
+    running = Running(device, batch_size, ahead)
+    parts = batches(dataset, running, with_media, ranks=ranks)
+    (logits, draft_logits), mask = collect(dataset, parts, score, count=2, ranks=ranks)
     if was_training:
         model.train()
     return Predictions(logits, draft_logits, mask, dataset.answer.numpy())

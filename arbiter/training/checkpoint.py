@@ -15,11 +15,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 
 from arbiter.config import option
 from arbiter.errors import RunError, first_line
 from arbiter.files import new_directory, verified_files, write_json_atomic, write_tensors
+from arbiter.hardware.distributed import Ranks
 from arbiter.strict_json import read_json
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,17 @@ def load_newest_state(directory: Path) -> State | None:
             problem = first_line(error)
         log.warning("resume: %s: %s; taking the state before it", path, problem)
     return None
+
+
+def share_state(state: State | None, ranks: Ranks) -> State | None:
+    """The first process's state, or None if it has none; the others need not see its files."""
+    header = ranks.share(None if state is None else [state.values, list(state.tensors)])
+    if header is None or ranks.size == 1:
+        return state
+    values, names = header
+    parts = [save(state.tensors[name]) if state else b"" for name in names]
+    tensors = {n: load(ranks.share_bytes(p)) for n, p in zip(names, parts, strict=True)}
+    return State(tensors, values)
 
 
 def host_copy(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 from arbiter.errors import RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
 from arbiter.hardware.device import HardwareConfig
+from arbiter.hardware.distributed import ALONE
 from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.interruption import Interruption
@@ -22,15 +23,16 @@ from tests.conftest import make_model
 
 def make_trainer(
     dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
-    architecture=None, **hardware
+    architecture=None, eps=1e-8, ranks=ALONE, **hardware
 ):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
         seed=0,
         objective=objective or ObjectiveConfig(margin=MarginConfig(weight=0.2)),
-        optimizer=AdamWConfig(lr=lr),
+        optimizer=AdamWConfig(lr=lr, eps=eps),
         schedule=ScheduleConfig(
-            epochs=epochs, batch_size=3, questions_per_block=2, warmup_steps=3, **(schedule or {})
+            epochs=epochs,
+            **{"batch_size": 3, "questions_per_block": 2, "warmup_steps": 3, **(schedule or {})},
         ),
         hardware=profile,
         checkpoint=CheckpointConfig(**(checkpoint or {})),
@@ -38,7 +40,8 @@ def make_trainer(
         every_steps=1,
     )
     model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
-    return Trainer(model, dataset, dataset, Augmenter(True, 1, encoder.spec), settings, {})
+    augmenter = Augmenter(True, 1, encoder.spec)
+    return Trainer(model, dataset, dataset, augmenter, settings, {}, ranks)
 
 
 def run(dataset, encoder, path, **options):
@@ -151,7 +154,7 @@ def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, 
     trainer._finish_epoch = keep
     with RunDirectory(tmp_path) as directory:
         best = trainer.fit(directory, Interruption())
-    for name, mean in trainer.average.mean.items():
+    for name, mean in trainer.selection.average.mean.items():
         expected = (snapshots[2][name] + snapshots[3][name]) / 2
         torch.testing.assert_close(mean.double(), expected, atol=1e-6, rtol=1e-5)
     epochs = [e for e in read_events(tmp_path) if e["event"] == "epoch"]

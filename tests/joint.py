@@ -1,0 +1,127 @@
+"""Several processes of a run, forked from one that has imported everything.
+
+A program of its own, as only processes can be. `python -m tests.joint <folder> <task> ...` prints
+the outcome of each task as JSON: what it returns, or the text of what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+ROOT = Path(__file__).resolve().parent.parent
+_LONGEST_SECONDS = 240
+
+needs_fork = pytest.mark.skipif(
+    not (hasattr(os, "fork") and Path("/proc/self/environ").exists()), reason="needs fork and /proc"
+)
+
+
+def outcome(module: str, folder: Path, *tasks: str) -> dict:
+    """What the tasks of a driver module return, run in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(folder), *tasks],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_tasks(tasks: dict[str, Callable[[Path], object]]) -> None:
+    """The main program of a driver module."""
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    outcomes = {}
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        try:
+            outcomes[name] = tasks[name](folder / name)
+        except AssertionError:
+            outcomes[name] = traceback.format_exc()
+    print(json.dumps(outcomes))
+
+
+class Processes:
+    """Children with the environment that torchrun gives, each of which calls `task(rank)`.
+
+    Attributes:
+        children: process ids, by rank.
+        output: files that hold what each has printed.
+    """
+
+    def __init__(self, folder: Path, size: int, task: Callable[[int], None]):
+        folder.mkdir(parents=True, exist_ok=True)
+        # The store is no process's own, as with torchrun.
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.output = [folder / f"output-{rank}" for rank in range(size)]
+        self.children = []
+        for rank in range(size):
+            self.output[rank].write_text("")
+            environment = {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(self._store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+            }  # fmt: skip
+            self.children.append(self._fork(rank, environment, task))
+
+    def _fork(self, rank: int, environment: dict[str, str], task: Callable[[int], None]) -> int:
+        child = os.fork()
+        if child:
+            return child
+        status = 70
+        try:
+            signal.alarm(_LONGEST_SECONDS)
+            os.environ.update(environment)
+            output = os.open(self.output[rank], os.O_WRONLY | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            task(rank)
+            status = 0
+        except SystemExit as stopped:
+            status = int(stopped.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def wait(self) -> list[int]:
+        """Exit statuses by rank; minus the signal's number for one that was killed."""
+        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in self.children]
+
+    def text(self) -> str:
+        """All that was printed."""
+        return "\n".join(path.read_text() for path in self.output)
+
+    def succeed(self) -> None:
+        """Wait until all have ended well."""
+        statuses = self.wait()
+        assert not any(statuses), f"{statuses}\n{self.text()}"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, as long as that may take on a busy machine."""
+    give_up = time.monotonic() + _LONGEST_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.01)
+
+
+def kill(processes: Processes, ranks: Sequence[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to some of the processes."""
+    for rank in ranks:
+        os.kill(processes.children[rank], number)
