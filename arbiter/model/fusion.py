@@ -83,7 +83,9 @@ class FusionLayer(nn.Module):
         mask = torch.cat([media_mask_BS, own_mask_BQL.flatten(1)], dim=1)[:, None, None]
         # A padded block has nothing to read; its decision token reads itself, and is ignored.
         mask = mask | ~mask.any(dim=-1, keepdim=True)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=_additive(mask, query.dtype)
+        )
 
     def _attend_prefix(self, query, key, value, S, media_mask_BS, own_mask_BQL):
         """Media reads media; each question reads the media and itself."""
@@ -102,7 +104,10 @@ class FusionLayer(nn.Module):
             readable = media_mask | ~media_mask.any(dim=-1, keepdim=True)
             parts.append(
                 F.scaled_dot_product_attention(
-                    query_media, key_media, value_media, attn_mask=readable
+                    query_media,
+                    key_media,
+                    value_media,
+                    attn_mask=_additive(readable, query.dtype),
                 )
             )
         lowest = torch.finfo(query.dtype).min
@@ -116,3 +121,11 @@ class FusionLayer(nn.Module):
         weights_media, weights_own = scores.softmax(dim=-1).split([read_S, read_L], dim=-1)
         read = weights_media.flatten(2, 3) @ value_media + (weights_own @ value_own).flatten(2, 3)
         return torch.cat([*parts, read], dim=2)
+
+
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask to be added to scores: 0 where it may be read, minus infinity elsewhere.
+
+    Attention would make it from the mask as well, with `masked_fill_`, which overflows on DirectML.
+    """
+    return torch.where(mask, 0.0, -torch.inf).to(dtype)
