@@ -53,6 +53,7 @@ _COMPOSITES = {
     "div.Scalar": ("div.Tensor",),
     "div_.Scalar": ("div_.Tensor",),
     "logical_not": (*_NEW, "logical_not.out"),
+    "index_put_": ("_index_put_impl_",),
     "select_backward": (*_NEW, "zero_", "as_strided", "copy_"),
     "slice_backward": (*_NEW, "zero_", "as_strided", "copy_"),
     "_foreach_norm.Scalar": ("linalg_vector_norm",),

@@ -61,6 +61,7 @@ COMPOSITES = {
     "aten::mean": lambda: aten.mean(X),
     "aten::mul.Scalar": lambda: aten.mul.Scalar(X, 2.0),
     "aten::div_.Scalar": lambda: aten.div_.Scalar(X.clone(), 2.0),
+    "aten::index_put_": lambda: aten.index_put_(X.clone(), [torch.tensor([1])], X[0]),
     "aten::select_backward": lambda: aten.select_backward(X[0], [3, 4], 0, 1),
     "aten::slice_backward": lambda: aten.slice_backward(X[:1], [3, 4], 0, 0, 1, 1),
 }
