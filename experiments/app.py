@@ -24,7 +24,9 @@ from PIL import Image
 from arbiter.config import describe_allowed
 from arbiter.errors import ArbiterError, RunInterrupted, UsageError
 from arbiter.files import disk_problem
+from arbiter.hardware.device import directml_loaded
 from experiments import schema
+from experiments.leaving import leave
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 INTERRUPTED = 75
@@ -107,6 +109,9 @@ def run_app(
     finally:
         if not show_all:
             del os.environ["HYDRA_FULL_ERROR"]
+        # Its runtime can hang a Python that comes to its end.
+        if directml_loaded():
+            leave(sys.exc_info()[1])
 
 
 def _refuse_unknown_flags(arguments: list[str]) -> None:
