@@ -9,7 +9,7 @@ import torch
 
 from arbiter.calibration.metrics import entropy, summarize
 from arbiter.features.dataset import FeatureDataset
-from arbiter.hardware.telemetry import rss_mb, vram_mb
+from arbiter.hardware.telemetry import rss_mb, temperature_figures, vram_mb
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import Predictions
 from arbiter.training.totals import Totals
@@ -35,6 +35,7 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
         "least_loaded_share": float(loads.min()),
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
+        **temperature_figures(device),
     }
 
 
