@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,8 @@ from arbiter.config import option
 from arbiter.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+_WSL_GPU = Path("/dev/dxg")
 
 _KINDS = ("auto", "cpu", "cuda", "mps", "directml")
 _ALLOWED = f"must be one of {', '.join(_KINDS)}; a number chooses a GPU, as in cuda:1"
@@ -106,10 +109,9 @@ def _mps() -> tuple[list[str], str]:
 
 
 def _directml() -> tuple[list[str], str]:
+    needs = "DirectML needs Windows or WSL2 with a DirectX 12 driver"
     try:
         directml = importlib.import_module("torch_directml")
-        # With its library but without a driver, even counting devices raises RuntimeError.
-        names = [directml.device_name(i) for i in range(directml.device_count())]
     except ImportError:
         return [], (
             "torch-directml is not installed; pip install -e '.[directml]', in an environment of "
@@ -117,10 +119,14 @@ def _directml() -> tuple[list[str], str]:
         )
     except OSError as error:
         # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
-        return [], f"no DirectX 12 driver ({error}); DirectML needs Windows or WSL2"
-    except RuntimeError:
-        names = []
-    return names, "no DirectX 12 GPU or no driver for one; DirectML needs Windows or WSL2"
+        return [], f"no driver ({error}); {needs}"
+    # Where only the plugin's own stubs stand for the driver, counting devices reads stray memory.
+    if sys.platform == "linux" and not _WSL_GPU.exists():
+        return [], f"no driver ({_WSL_GPU} is missing); {needs}"
+    try:
+        return [directml.device_name(i) for i in range(directml.device_count())], f"no GPU; {needs}"
+    except RuntimeError as error:
+        return [], f"its driver fails ({error}); {needs}"
 
 
 _LOOK = {"cpu": lambda: (["cpu"], ""), "cuda": _cuda, "mps": _mps, "directml": _directml}

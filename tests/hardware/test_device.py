@@ -9,6 +9,7 @@ import torch
 
 from arbiter.config import validate
 from arbiter.errors import ConfigError
+from arbiter.hardware import device
 from arbiter.hardware.device import HardwareConfig, autocast, directml_loaded, resolve_device
 from tests.hardware.simulated_device import SimulatedTensor
 
@@ -23,10 +24,12 @@ def two_gpus(monkeypatch):
 
 
 @pytest.fixture
-def plugin(monkeypatch):
-    """Puts a module in the place of torch_directml."""
+def plugin(monkeypatch, tmp_path):
+    """Puts a module in the place of torch_directml, on a system with or without a GPU's device."""
 
-    def install(**functions) -> None:
+    def install(driver: bool = True, **functions) -> None:
+        monkeypatch.setattr(device, "_WSL_GPU", tmp_path if driver else tmp_path / "dxg")
+        monkeypatch.setattr(sys, "platform", "linux")
         module = types.ModuleType("torch_directml")
         vars(module).update(functions)
         module.__spec__ = types.SimpleNamespace(name="torch_directml")
@@ -35,9 +38,13 @@ def plugin(monkeypatch):
     return install
 
 
-def without_driver() -> int:
-    # What the real plugin does where its library loads and the system has no driver.
+def failing_driver() -> int:
+    # As the real plugin does, which promises never to.
     raise RuntimeError("Unknown error -140177936")
+
+
+def not_to_be_called() -> int:
+    raise AssertionError("the plugin crashed the process here")
 
 
 @pytest.fixture
@@ -86,16 +93,20 @@ def test_no_cuda_is_an_error_that_names_what_there_is(no_gpu):
 
 
 def test_directml_without_a_driver(no_gpu, plugin):
-    plugin(device_count=without_driver)
+    plugin(driver=False, device_count=not_to_be_called)
     for name in ("directml", "directml:3"):
-        assert "no DirectX 12 GPU or no driver for one" in problem(name)
+        assert "dxg is missing); DirectML needs Windows or WSL2" in problem(name)
+    plugin(device_count=failing_driver)
+    assert "its driver fails (Unknown error -140177936)" in problem("directml")
+    plugin(device_count=lambda: 0)
+    assert "no GPU; DirectML needs Windows or WSL2" in problem("directml")
 
 
 def test_auto_says_why_not_directml(no_gpu, plugin, caplog):
-    plugin(device_count=without_driver)
+    plugin(driver=False, device_count=not_to_be_called)
     with caplog.at_level(logging.INFO):
         assert resolve_device("auto") == torch.device("cpu")
-    assert "DirectML is installed, but: no DirectX 12 GPU" in caplog.text
+    assert "DirectML is installed, but: no driver" in caplog.text
 
 
 def test_auto_without_directml_is_silent(no_gpu, monkeypatch, caplog):
