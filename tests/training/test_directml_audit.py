@@ -34,6 +34,9 @@ ARCHITECTURES = {
         hidden_dim=48, num_heads=8, num_layers=4, attention="full", dropout=0.1, scoring_dim=48,
         draft_dim=16, moe=MoEConfig(num_routed_experts=7, ffn_dim=48, shared_ffn_dim=48),
     ),
+    "perceiver": ArchitectureConfig(
+        hidden_dim=32, attention="perceiver", num_latents=4, dropout=0.1
+    ),
     "bias": ArchitectureConfig(hidden_dim=32, dropout=0.1, moe=MoEConfig(balance="bias")),
 }  # fmt: skip
 # objective=v6: every term there is.
