@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# An environment of its own, of Python 3.10 to 3.12: torch-directml needs torch 2.4.1.
+DIRECTML = .venv-directml
 
-.PHONY: train test test-all lint clean
+.PHONY: train test test-all test-directml lint clean
 
 train: $(VENV)/.installed-easy-vqa ## trains the default model: make train ARGS="seed=1"
 	$(BIN)/python -m experiments.train $(ARGS)
@@ -13,6 +15,14 @@ test: $(VENV)/.installed-test ## the fast tests: make test ARGS="-k moe"
 
 test-all: $(VENV)/.installed-test ## slow tests too
 	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+# The plugin finds no driver outside Windows and WSL2, but loads with the stubs that it ships.
+test-directml: $(DIRECTML)/.installed ## all tests on torch 2.4.1 with torch_directml, and the audit
+	export LD_LIBRARY_PATH=$$($(DIRECTML)/bin/python -c "$$FIND_STUBS") && \
+	$(DIRECTML)/bin/python -c "import torch_directml, torch; print('torch', torch.__version__)" && \
+	$(DIRECTML)/bin/python -m experiments.audit hardware.moe_dispatch=dense && \
+	$(DIRECTML)/bin/python -m experiments.audit $(AUDITED) && \
+	$(DIRECTML)/bin/python -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -27,3 +37,15 @@ $(VENV)/bin/python:
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
+
+$(DIRECTML)/.installed: pyproject.toml
+	test -x $(DIRECTML)/bin/python || $(PYTHON) -m venv $(DIRECTML)
+	$(DIRECTML)/bin/python -m pip install --quiet --editable ".[directml,test]"
+	touch $@
+
+AUDITED = experiment=v6_max optimizer=directml_adamw hardware.moe_dispatch=dense
+define FIND_STUBS
+import importlib.util as util
+print(util.find_spec('torch_directml').submodule_search_locations[0])
+endef
+export FIND_STUBS

@@ -20,6 +20,10 @@ class ConfigError(ArbiterError):
         self.key, self.value, self.allowed = key, value, allowed
         super().__init__(f"{key}={value}: {allowed}")
 
+    def __reduce__(self) -> tuple:
+        """Jobs in other processes send their errors back."""
+        return ConfigError, (self.key, self.value, self.allowed)
+
     def under(self, prefix: str) -> "ConfigError":
         """The same error, with its key below `prefix`."""
         key = f"{prefix}.{self.key}" if self.key else prefix

@@ -24,9 +24,13 @@ from PIL import Image
 from arbiter.config import describe_allowed
 from arbiter.errors import ArbiterError, RunInterrupted, UsageError
 from arbiter.files import disk_problem
+from arbiter.hardware.device import directml_loaded
 from experiments import schema
+from experiments.leaving import leave
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
+_LAUNCHERS = ("joblib", "submitit", "ray")
+"""Extras whose launchers Hydra finds once they are installed."""
 INTERRUPTED = 75
 """Exit status of a run that was stopped and can be gone on with (EX_TEMPFAIL of sysexits.h)."""
 
@@ -107,6 +111,9 @@ def run_app(
     finally:
         if not show_all:
             del os.environ["HYDRA_FULL_ERROR"]
+        # Its runtime can hang a Python that comes to its end.
+        if directml_loaded():
+            leave(sys.exc_info()[1])
 
 
 def _refuse_unknown_flags(arguments: list[str]) -> None:
@@ -166,6 +173,13 @@ def explain(error: Exception) -> str:
             f"{error.override}: not an override; write key=value, and quote text that holds "
             "special characters: 'key=\"a, b\"'"
         )
+    if match := re.search(r"Could not (?:find|load) 'hydra/launcher/(\w+)'", message):
+        extra = match[1].split("_")[0]
+        if extra in _LAUNCHERS:
+            return (
+                f"hydra/launcher={match[1]}: its plugin is not installed; "
+                f"pip install -e '.[{extra}]'"
+            )
     if match := re.search(r"Could not find '([^']+)/([^'/]+)'", message):
         group, option = match.groups()
         options = re.findall(r"^\t(\S+)$", message, re.MULTILINE)

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from arbiter.config import option
+from arbiter.hardware.device import autocast
 
 
 @dataclass
@@ -102,10 +103,7 @@ class Compute:
 
     def autocast(self) -> torch.autocast:
         """A context in which the towers compute in this precision."""
-        # A device without autocast (DirectML) takes part only in float32, where there is none.
-        kind = self.device.type if self.precision != "float32" else "cpu"
-        dtype = torch.float16 if self.precision == "float16" else torch.bfloat16
-        return torch.autocast(kind, dtype, enabled=self.precision != "float32")
+        return autocast(self.device, self.precision)
 
 
 class Encoder(Protocol):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import logging
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -11,7 +15,12 @@ from arbiter.config import option
 from arbiter.errors import ConfigError
 from arbiter.hardware.distributed import own_device
 
-_DEVICES = ("auto", "cpu", "cuda", "mps", "directml")
+log = logging.getLogger(__name__)
+
+_WSL_GPU = Path("/dev/dxg")
+
+_KINDS = ("auto", "cpu", "cuda", "mps", "directml")
+_ALLOWED = f"must be one of {', '.join(_KINDS)}; a number chooses a GPU, as in cuda:1"
 
 
 @dataclass
@@ -19,16 +28,17 @@ class HardwareConfig:
     """Speed and memory. Nothing here changes what is learned, beyond rounding."""
 
     device: str = option(
-        "auto", help="Where the model runs; auto takes the first that works.", choices=_DEVICES
+        "auto",
+        help="Where the model runs: auto, cpu, cuda, mps or directml; auto takes the first that "
+        "works, cuda:1 the second GPU.",
     )
     micro_batch_size: int = option(
         16, help="Blocks per forward pass; gradients accumulate to schedule.batch_size.", low=1
     )
     eval_batch_size: int = option(64, help="Blocks per forward pass without gradient.", low=1)
     encoder_device: str | None = option(
-        None, help="Where an encoder with weights runs; null: where the model does.",
-        choices=_DEVICES,
-    )  # fmt: skip
+        None, help="Where an encoder with weights runs, named alike; null: where the model does."
+    )
     encoder_precision: str = option(
         "float32",
         help="Arithmetic of an encoder with weights; features of each are stored apart.",
@@ -58,6 +68,16 @@ class HardwareConfig:
         None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
     )
 
+    def check(self) -> None:
+        """Devices have names, and DirectML computes in float32 only."""
+        for key in ("device", "encoder_device"):
+            if getattr(self, key) is not None:
+                _parse(getattr(self, key), key)
+        if self.device.startswith("directml") and self.precision != "float32":
+            raise ConfigError(
+                "precision", self.precision, "DirectML trains in float32; use precision=float32"
+            )
+
 
 def batches_ahead(config: HardwareConfig, device: torch.device) -> int:
     """How many batches to prepare ahead of a device."""
@@ -68,24 +88,60 @@ def batches_ahead(config: HardwareConfig, device: torch.device) -> int:
     return 0 if device.type == "cpu" else 4
 
 
-def _problem(name: str) -> str | None:
-    """Why a device cannot be used, or None."""
-    if name == "cuda" and not torch.cuda.is_available():
-        return "this torch sees no CUDA or ROCm GPU"
-    if name == "mps" and not torch.backends.mps.is_available():
-        return "this torch sees no Apple GPU"
-    if name == "directml":
-        try:
-            importlib.import_module("torch_directml")
-        except ImportError:
-            return (
-                "torch-directml is not installed; pip install -e '.[directml]', in an environment "
-                "of its own"
-            )
-        except OSError as error:
-            # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
-            return f"no DirectX 12 driver ({error}); DirectML needs Windows or WSL2"
-    return None
+def _parse(name: str, key: str) -> tuple[str, int | None]:
+    """The kind of a device, and its number if one is given: 'cuda:1' is ('cuda', 1)."""
+    kind, colon, number = name.partition(":")
+    if kind not in _KINDS or (colon and kind not in ("cuda", "directml")):
+        raise ConfigError(key, name, _ALLOWED)
+    if colon and not number.isdecimal():
+        raise ConfigError(key, name, _ALLOWED)
+    return kind, int(number) if colon else None
+
+
+def _cuda() -> tuple[list[str], str]:
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())], ""
+    built = torch.version.cuda or torch.version.hip
+    return [], "this torch sees no CUDA or ROCm GPU" + ("" if built else ", it is a build for CPUs")
+
+
+def _mps() -> tuple[list[str], str]:
+    return (["Apple GPU"], "") if torch.backends.mps.is_available() else ([], "no Apple GPU here")
+
+
+def _directml() -> tuple[list[str], str]:
+    needs = "DirectML needs Windows or WSL2 with a DirectX 12 driver"
+    try:
+        directml = importlib.import_module("torch_directml")
+    except ImportError:
+        return [], (
+            "torch-directml is not installed; pip install -e '.[directml]', in an environment of "
+            "its own"
+        )
+    except OSError as error:
+        # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
+        return [], f"no driver ({error}); {needs}"
+    # Where only the plugin's own stubs stand for the driver, counting devices reads stray memory.
+    if sys.platform == "linux" and not _WSL_GPU.exists():
+        return [], f"no driver ({_WSL_GPU} is missing); {needs}"
+    try:
+        return [directml.device_name(i) for i in range(directml.device_count())], f"no GPU; {needs}"
+    except RuntimeError as error:
+        return [], f"its driver fails ({error}); {needs}"
+
+
+_LOOK = {"cpu": lambda: (["cpu"], ""), "cuda": _cuda, "mps": _mps, "directml": _directml}
+"""By kind of device: the names of those that can be used, and why there are none."""
+
+
+def _existing() -> str:
+    """What this machine has, for messages."""
+    found = {kind: look()[0] for kind, look in _LOOK.items()}
+    return ", ".join(
+        kind if kind in ("cpu", "mps") else f"{kind}:{number} ({name})"
+        for kind, names in found.items()
+        for number, name in enumerate(names)
+    )
 
 
 def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
@@ -96,13 +152,29 @@ def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     Raises:
         ConfigError: a device was named that cannot be used; there is no silent fall-back.
     """
-    if name not in _DEVICES:
-        raise ConfigError(key, name, f"must be one of {', '.join(_DEVICES)}")
-    if name == "auto":
-        name = next(d for d in ("cuda", "mps", "directml", "cpu") if _problem(d) is None)
-    problem = _problem(name)
-    if problem:
-        raise ConfigError(key, name, f"{problem}; use {key}=auto or cpu")
-    if name == "directml":
-        return own_device(importlib.import_module("torch_directml").device(), key)
-    return own_device(torch.device(name), key)
+    kind, number = _parse(name, key)
+    if kind == "auto":
+        kind = next(k for k in ("cuda", "mps", "directml", "cpu") if _LOOK[k]()[0])
+        if kind == "cpu" and importlib.util.find_spec("torch_directml"):
+            log.info("DirectML is installed, but: %s", _directml()[1])
+    names, problem = _LOOK[kind]()
+    if not names:
+        raise ConfigError(key, name, f"{problem}; this machine has {_existing()}")
+    if number is not None and number >= len(names):
+        raise ConfigError(key, name, f"no such GPU; this machine has {_existing()}")
+    if kind == "directml":
+        return own_device(importlib.import_module("torch_directml").device(number), key)
+    return own_device(torch.device(kind) if number is None else torch.device(kind, number), key)
+
+
+def directml_loaded() -> bool:
+    """Whether DirectML's runtime is in this process."""
+    return "torch_directml" in sys.modules
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """A context for computing in a precision: 'float32' (which changes nothing), or a lower one."""
+    # Where nothing is to change, a device's own context may not even exist (DirectML).
+    kind = "cpu" if precision == "float32" else device.type
+    dtype = torch.float16 if precision == "float16" else torch.bfloat16
+    return torch.autocast(kind, dtype, enabled=precision != "float32")

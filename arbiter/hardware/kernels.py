@@ -12,6 +12,14 @@ from torch.nn import functional as F
 HAS_GROUPED_MM = hasattr(F, "grouped_mm")
 
 
+def one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
+    """Which class each index is, bool [..., classes].
+
+    `F.one_hot` looks for values out of range first, and waits for the device to do so.
+    """
+    return index[..., None] == torch.arange(classes, device=index.device)
+
+
 def grouped_matmul(
     x_NC: torch.Tensor, weight_ECD: torch.Tensor, counts_E: torch.Tensor
 ) -> torch.Tensor:

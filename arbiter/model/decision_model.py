@@ -262,7 +262,9 @@ class DecisionModel(nn.Module):
         words_VTH = (
             self.embed_text_tokens(tokens.values) + position_VTH + self.text_token_type[name]
         )
-        return words_VTH[text.index], tokens.mask[text.index] & text.present[..., None]
+        # Not words_VTH[text.index], whose backward is an indexed write, which crashed DirectML.
+        words_BQTH = F.embedding(text.index, words_VTH.flatten(1)).unflatten(2, words_VTH.shape[1:])
+        return words_BQTH, tokens.mask[text.index] & text.present[..., None]
 
     def _media_tokens(
         self, media: dict[str, MediaTokens], like: torch.Tensor

@@ -97,7 +97,9 @@ class FusionLayer(nn.Module):
         mask = torch.cat([media_mask_BS, own_mask_BQL.flatten(1)], dim=1)[:, None, None]
         # A padded block has nothing to read; its decision token reads itself, and is ignored.
         mask = mask | ~mask.any(dim=-1, keepdim=True)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=_additive(mask, query.dtype)
+        )
 
     def _attend_prefix(self, query, key, value, S, media_mask_BS, own_mask_BQL):
         """Media reads media; each question reads the media and itself."""
@@ -116,7 +118,10 @@ class FusionLayer(nn.Module):
             readable = media_mask | ~media_mask.any(dim=-1, keepdim=True)
             parts.append(
                 F.scaled_dot_product_attention(
-                    query_media, key_media, value_media, attn_mask=readable
+                    query_media,
+                    key_media,
+                    value_media,
+                    attn_mask=_additive(readable, query.dtype),
                 )
             )
         lowest = torch.finfo(query.dtype).min
@@ -136,3 +141,11 @@ def _on_own(noise_BQC: torch.Tensor, media: int, length: int, neutral: float) ->
     """A question's noise for each of its own `length` tokens, behind `media` neutral ones."""
     own = noise_BQC.repeat_interleave(length, dim=1)
     return torch.cat([own.new_full((len(own), media, own.shape[-1]), neutral), own], dim=1)
+
+
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask to be added to scores: 0 where it may be read, minus infinity elsewhere.
+
+    Attention would make it from the mask as well, with `masked_fill_`, which overflows on DirectML.
+    """
+    return torch.where(mask, 0.0, -torch.inf).to(dtype)

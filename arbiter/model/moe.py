@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from arbiter.config import option
 from arbiter.errors import ConfigError
-from arbiter.hardware.kernels import grouped_matmul
+from arbiter.hardware.kernels import grouped_matmul, one_hot
 
 
 @dataclass
@@ -158,7 +158,7 @@ class MixtureOfExperts(nn.Module):
         """Sort the choices by expert and give each expert its consecutive rows."""
         tokens, k = experts_Nk.shape
         order = experts_Nk.flatten().argsort(stable=True)
-        counts_E = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=(0, 1))
+        counts_E = one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=(0, 1))
         # A permutation of one row per choice: its backward has no colliding writes, so results do
         # not depend on the order in which threads add. The backward of index_select is several
         # times faster than that of indexing.
@@ -175,7 +175,7 @@ class MixtureOfExperts(nn.Module):
         self, x_NH: torch.Tensor, gates_Nk: torch.Tensor, experts_Nk: torch.Tensor
     ) -> torch.Tensor:
         """All experts on all tokens, weighted by gates that are zero where not chosen."""
-        chosen = F.one_hot(experts_Nk, self.config.num_routed_experts).to(x_NH.dtype)
+        chosen = one_hot(experts_Nk, self.config.num_routed_experts).to(x_NH.dtype)
         gates_NE = (chosen * gates_Nk[..., None]).sum(dim=1)
         experts = self.config.num_routed_experts
         hidden = F.gelu(torch.bmm(x_NH.expand(experts, -1, -1), self.w_in_EHF.to(x_NH.dtype)))
@@ -184,10 +184,10 @@ class MixtureOfExperts(nn.Module):
 
     @torch.no_grad()
     def _count(self, experts_Nk: torch.Tensor, mask_N: torch.Tensor | None) -> None:
-        chosen_NE = F.one_hot(experts_Nk, self.config.num_routed_experts).sum(dim=1)
+        chosen_NkE = one_hot(experts_Nk, self.config.num_routed_experts)
         if mask_N is not None:
-            chosen_NE = chosen_NE * mask_N[:, None]
-        self.choices += chosen_NE.sum(dim=0)
+            chosen_NkE = chosen_NkE & mask_N[:, None, None]
+        self.choices += chosen_NkE.to(self.choices.dtype).sum(dim=(0, 1))
 
     @torch.no_grad()
     def finish_step(self) -> None:

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from arbiter.hardware.telemetry import rss_mb, vram_mb
+from arbiter.hardware.telemetry import rss_mb, temperature_figures, vram_mb
 from arbiter.model.decision_model import DecisionModel
 from arbiter.training.objective import TERMS
 from arbiter.training.totals import Totals
@@ -33,6 +33,7 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
         "least_loaded_share": float(loads.min()),
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
+        **temperature_figures(device),
     }
 
 

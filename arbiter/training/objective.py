@@ -15,6 +15,7 @@ from arbiter.config import option
 from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch
 from arbiter.foils import FoilsConfig
+from arbiter.hardware.kernels import one_hot
 from arbiter.model.decision_model import DecisionOutput
 from arbiter.model.heads import mask_logits
 
@@ -98,10 +99,10 @@ def smoothed_targets(
 ) -> torch.Tensor:
     """Target distributions [B, Q, K]; padded candidates get no mass."""
     valid = mask_BQK.float()
-    one_hot = F.one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1]) * valid
+    right = one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1]).float() * valid
     if smoothing == 0:
-        return one_hot
-    return one_hot * (1 - smoothing) + smoothing * valid / valid.sum(-1, keepdim=True).clamp(min=1)
+        return right
+    return right * (1 - smoothing) + smoothing * valid / valid.sum(-1, keepdim=True).clamp(min=1)
 
 
 def cross_entropy(
@@ -119,8 +120,8 @@ def hardest_rival(
     logits_BQK: torch.Tensor, answer_BQ: torch.Tensor, mask_BQK: torch.Tensor
 ) -> torch.Tensor:
     """The highest score among the wrong candidates [B, Q]."""
-    one_hot = F.one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1]).bool()
-    rivals = mask_logits(logits_BQK.detach(), mask_BQK & ~one_hot)
+    right = one_hot(answer_BQ.clamp(min=0), mask_BQK.shape[-1])
+    rivals = mask_logits(logits_BQK.detach(), mask_BQK & ~right)
     # argmax and gather: gradients of max reductions are not safe on every backend.
     return logits_BQK.gather(-1, rivals.argmax(dim=-1, keepdim=True)).squeeze(-1)
 

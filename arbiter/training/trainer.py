@@ -19,7 +19,7 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
-from arbiter.hardware.device import batches_ahead
+from arbiter.hardware.device import autocast, batches_ahead
 from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.model.decision_model import DecisionModel
 from arbiter.seeds import derive_seed
@@ -219,9 +219,7 @@ class Trainer:
         # Dropout is addressed by step, so that a resumed run draws the same numbers.
         torch.manual_seed(derive_seed(self.seed, "dropout", micro.step, micro.index))
         batch = micro.batch.to(self.device)
-        with torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.hardware.precision == "bfloat16"
-        ):
+        with autocast(self.device, self.hardware.precision):
             output = self.model(batch)
         loss = compute_loss(self.settings.objective, output, batch, micro.step_questions)
         loss.total.backward()

@@ -45,6 +45,8 @@ CLOCK = {
     "eval_seconds",
     "seconds_left",
     "rss_mb",
+    "temperature_c",
+    "machine",
 }
 _LONGEST_SECONDS = 120
 _FREEING = ("os.remove", "os.rmdir")

@@ -170,6 +170,7 @@ WALL_CLOCK = {
     "eval_seconds",
     "seconds_left",
     "rss_mb",
+    "temperature_c",
 }
 
 
