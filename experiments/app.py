@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.config import describe_allowed
@@ -92,6 +92,13 @@ def run_app(
     finally:
         if not show_all:
             del os.environ["HYDRA_FULL_ERROR"]
+
+
+def default_config(config_name: str) -> dict:
+    """What an app does without overrides and without a person's own settings. Inside an app."""
+    # The group exists only where a person has made it.
+    overrides = ["~local"] if Path(CONF, "local").is_dir() else []
+    return OmegaConf.to_container(hydra.compose(config_name, overrides))
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:
