@@ -26,7 +26,7 @@ from arbiter.sample import AUDIO_RATE_HZ, ImageRef, Sample
 
 _EACH = 12
 _SIDE, _IMAGES, _FRAMES = 192, 2, 4
-_CANDIDATES = 5
+_CANDIDATES = 4
 _CONTEXT_CHARACTERS = 600
 _PEAKS = 120
 _SOUND_BYTES = 16_000

@@ -62,10 +62,9 @@ def headline(run: RunFiles) -> page.Section:
             text += f"Best validation accuracy so far: {percent(best)}."
         return page.Section(name, title, page.note(text))
     rows = list(_parts(run))
-    figures = [page.figure("Test accuracy", _dots(rows), _CAPTION, wide=len(rows) > 12)]
-    body = _tiles(run) + page.charts(figures) + _table(rows)
-    dropped = _dropped(run)
-    return page.Section(name, title, body + dropped + _others(run))
+    chart = page.figure("Test accuracy", _dots(rows), _CAPTION)
+    body = _tiles(run) + page.beside(chart, _table(rows))
+    return page.Section(name, title, body + _dropped(run) + _others(run))
 
 
 _CAPTION = (

@@ -25,7 +25,7 @@ def learning(run: RunFiles) -> page.Section:
         body = page.note("No epoch has ended yet.")
         return page.Section("learning", "Learning curves", body)
     number_of = [e["epoch"] for e in epochs]
-    x = Axis.over(number_of, "epoch", whole=True)
+    x = Axis.over(number_of, "epoch", whole=True, integer=True)
 
     def curve(title: str, series: dict[str, tuple[str, list]], form=plain, unit="") -> Markup:
         values = [v for _, ys in series.values() for v in ys]
@@ -110,7 +110,7 @@ def _curve_over_steps(
     steps = _means([e["step"] for e in run.steps], _POINTS)
     short = {k: (color, _means(ys, _POINTS)) for k, (color, ys) in series.items()}
     values = [v for _, ys in short.values() for v in ys]
-    x = Axis.over(steps, "optimizer step", zero=True, whole=True)
+    x = Axis.over(steps, "optimizer step", zero=True, whole=True, integer=True)
     chart = Chart(x, Axis.over(values, unit, form, zero=zero), title)
     for label, (color, ys) in short.items():
         chart.line(steps, ys, color, label if len(short) > 1 else "")
@@ -142,7 +142,7 @@ def experts(run: RunFiles) -> page.Section:
     columns = np.array_split(np.arange(len(load)), min(_COLUMNS, len(load)))
     shares = np.stack([load[part].mean(axis=0) for part in columns])
     full = max(2 / count, float(shares.max()))
-    x = Axis(0, events[-1]["step"], "optimizer step")
+    x = Axis(0, events[-1]["step"], "optimizer step", integer=True)
     names = [str(i + 1) for i in range(count)]
     figures = []
     for layer in range(load.shape[1]):
