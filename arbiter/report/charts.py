@@ -123,11 +123,10 @@ class Chart:
         return self
 
     def render(self) -> Markup:
-        """The legend, if anything has a label, and the picture."""
-        legend = ""
-        if self.keys:
-            keys = join(Markup('<span class="{}">{}</span>').format(*key) for key in self.keys)
-            legend = Markup('<div class="legend">{}</div>').format(keys)
+        """The legend and the picture."""
+        # An empty legend keeps the axes of neighbours on one line.
+        keys = join(Markup('<span class="{}">{}</span>').format(*key) for key in self.keys)
+        legend = Markup('<div class="legend">{}</div>').format(keys)
         body = join([*self._frame(), *self._marks])
         return legend + svg(self.title, self.width, self.height, body)
 
