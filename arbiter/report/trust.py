@@ -42,20 +42,27 @@ def _calibration(evaluation: dict) -> Markup:
         for name, part in _named(evaluation)
         if (part.get("curves") or {}).get("reliability")
     ]
-    keys = ("nll", "brier", "ece")
+    keys = {"nll": "NLL (nats)", "brier": "Brier score", "ece": "ECE"}
+    named = [(name, part.get("uncalibrated") or {}, part) for name, part in _named(evaluation)]
     rows = [
-        (name, *(f"{fixed(before.get(key))} → {fixed(part.get(key))}" for key in keys))
-        for name, part in _named(evaluation)
-        for before in [part.get("uncalibrated") or {}]
+        (label, fixed(named[0][1].get(key)), fixed(named[0][2].get(key)))
+        for key, label in keys.items()
     ]
-    table = page.table(["before → after", "NLL (nats)", "Brier", "ECE"], rows)
-    return page.note(text) + page.charts([*figures, table])
+    table = page.table(["", "before", "after"], rows)
+    if len(named) > 1:
+        rows = [
+            (name, *(fixed(figures.get(key)) for key in keys for figures in (before, after)))
+            for name, before, after in named
+        ]
+        head = ["", *(f"{label} {when}" for label in keys.values() for when in ("before", "after"))]
+        table += page.details("by source", page.table(head, rows))
+    return page.note(text) + page.charts([*figures, page.cell(table)])
 
 
 def _reliability(title: str, curves: dict) -> Markup:
     bins = curves["reliability"]
     unit = Axis(0, 1, "confidence", share)
-    chart = Chart(unit, Axis(0, 1, "accuracy", share), title, height=260)
+    chart = Chart(unit, Axis(0, 1, "share of right decisions", share), title, height=260)
     chart.rule((0, 0), (1, 1))
     rows = []
     for when, color in (("before", "orange"), ("after", "blue")):
@@ -98,7 +105,7 @@ def _sets(evaluation: dict) -> Markup:
     head = ["test", "α", "method", "coverage", "95% interval", "set size"]
     if len(rows) > len(short):
         summary += page.details("all sources and methods", page.table(head, rows))
-    return page.note(text) + page.charts([*_coverage(evaluation["overall"]), summary])
+    return page.note(text) + page.charts([*_coverage(evaluation["overall"]), page.cell(summary)])
 
 
 def _coverage(overall: dict) -> list[Markup]:
@@ -149,7 +156,7 @@ def _risk(evaluation: dict) -> Markup:
         for name, part in _named(evaluation)
     ]
     table = page.table(["", "AURC", "95% interval"], rows)
-    body = page.note(text) + page.charts([*figures, table])
+    body = page.note(text) + page.charts([*figures, page.cell(table)])
     certified = overall.get("certified")
     return body + (_certified(certified) if certified else Markup(""))
 
