@@ -13,7 +13,7 @@ class ConfigError(ArbiterError):
     """A configuration value is not allowed.
 
     `key` is relative to the object that raised; `arbiter.config.validate` turns it into the full
-    dotted key that a person can type on the command line.
+    dotted key that a person can type on the command line. It is empty where the whole is wrong.
     """
 
     def __init__(self, key: str, value: object, allowed: str):
@@ -22,7 +22,12 @@ class ConfigError(ArbiterError):
 
     def under(self, prefix: str) -> "ConfigError":
         """The same error, with its key below `prefix`."""
-        return ConfigError(f"{prefix}.{self.key}", self.value, self.allowed)
+        key = f"{prefix}.{self.key}" if self.key else prefix
+        return ConfigError(key, self.value, self.allowed)
+
+
+class UsageError(ArbiterError):
+    """A command line is not one."""
 
 
 class SampleError(ArbiterError):
@@ -55,3 +60,9 @@ class RunInterrupted(RunError):
 
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says in its first line, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
