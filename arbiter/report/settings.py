@@ -45,9 +45,9 @@ def material(run: RunFiles) -> page.Section:
         accuracy = percent(facts.get("validation", {}).get("accuracy"))
         kind = facts.get("weights", "")
         described["weights"] = f"{kind}, epoch {facts['best_epoch']}; validation {accuracy}"
-    if "calibration" in facts:
+    if facts.get("calibration"):
         fit = facts["calibration"]
-        temperature, samples = fit.get("temperature"), fit.get("samples")
+        temperature, samples = fit.get("temperature"), fit.get("fit_samples", fit.get("samples"))
         if temperature is not None:
             described["temperature"] = f"{temperature:.4f}, from {samples:,} samples"
     described["seed"] = facts.get("seed")
