@@ -37,17 +37,15 @@ def _trained_on(run: RunFiles) -> str:
     facts = run.facts
     if not facts:
         return ""
-    train = [f"{part['splits'].get('train', 0):,} {source}" for source, part in _sources(facts)]
+    train = [
+        f"{part['splits'].get('train', 0):,} {source}"
+        for source, part in (facts.get("sources") or {}).items()
+    ] or [f"{facts.get('samples', {}).get('train', 0):,}"]
     size = facts.get("parameters", {}).get("trainable", 0)
-    encoder = facts.get("encoder", {}).get("name", "unknown")
-    return (
-        f"A decision model of {size / 1e6:.2f} million trained parameters over the encoder "
-        f"{encoder}, trained on {' + '.join(train)} samples."
-    )
-
-
-def _sources(facts: dict) -> list[tuple[str, dict]]:
-    return list((facts.get("sources") or {}).items())
+    encoder = facts.get("encoder", {}).get("name")
+    over = f" over the encoder {encoder}" if encoder else ""
+    text = f"A decision model of {size / 1e6:.2f} million trained parameters{over}, trained on "
+    return f"{text}{' + '.join(train)} samples."
 
 
 def _unfinished(run: RunFiles) -> Markup:
@@ -82,7 +80,8 @@ def headline(run: RunFiles) -> page.Section:
     rows = list(_parts(run))
     chart = page.figure("Test accuracy", _dots(rows), _CAPTION)
     tables = _table(rows) + _dropped(run) + _others(run)
-    return page.Section(name, title, _notes(run) + _tiles(run) + page.beside(chart, tables))
+    body = _tiles(run) + page.beside(chart, tables)
+    return page.Section(name, title, _alerts(run) + body + _notes(run))
 
 
 _CAPTION = (
@@ -92,12 +91,16 @@ _CAPTION = (
 )
 
 
+def _alerts(run: RunFiles) -> Markup:
+    """What must be known before any figure: that these samples may not be held out."""
+    suspect = run.evaluation is not None and not run.evaluation.get("held_out", True)
+    return page.join(map(page.alert, run.evaluation["notes"])) if suspect else Markup("")
+
+
 def _notes(run: RunFiles) -> Markup:
-    """What the evaluation wants its reader to know."""
-    if run.evaluation is None:
-        return Markup("")
-    show = page.note if run.evaluation.get("held_out") else page.alert
-    return page.join(map(show, run.evaluation.get("notes", [])))
+    """What else the evaluation says of itself."""
+    sound = run.evaluation is not None and run.evaluation.get("held_out", True)
+    return page.join(map(page.note, run.evaluation.get("notes", []))) if sound else Markup("")
 
 
 def _overall(run: RunFiles) -> dict:
