@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from PIL import Image
 
@@ -114,6 +114,13 @@ def run_app(
         # Its runtime can hang a Python that comes to its end.
         if directml_loaded():
             leave(sys.exc_info()[1])
+
+
+def default_config(config_name: str) -> dict:
+    """What an app does without overrides and without a person's own settings. Inside an app."""
+    # The group exists only where a person has made it.
+    overrides = ["~local"] if Path(CONF, "local").is_dir() else []
+    return OmegaConf.to_container(hydra.compose(config_name, overrides))
 
 
 def _refuse_unknown_flags(arguments: list[str]) -> None:

@@ -148,6 +148,13 @@ _OF_ONE_QUESTION = (
 
 
 @dataclass
+class ReportConfig:
+    """`python -m experiments.report`."""
+
+    run: str = option(help="A run directory.")
+
+
+@dataclass
 class EvaluateConfig:
     """`python -m experiments.evaluate`."""
 
@@ -233,6 +240,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="report_schema", node=ReportConfig)
     store.store(name="evaluate_schema", node=EvaluateConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)

@@ -40,7 +40,7 @@ from arbiter.model.decision_model import DecisionModel, count_parameters, inputs
 from arbiter.model.files import save_model
 from arbiter.model.predict import Running
 from arbiter.provenance import git_revision, versions
-from arbiter.report import choose_gallery, write_report
+from arbiter.report import choose_gallery, write_gallery, write_report
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
 from arbiter.training.interruption import Interruption
@@ -49,7 +49,7 @@ from arbiter.training.run_directory import Onlooker, RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
 from arbiter.verification import verify
-from experiments.app import quote_free_text
+from experiments.app import default_config, quote_free_text
 from experiments.processes import lead, run_train_app
 from experiments.resume import overridden_keys
 from experiments.schema import TrainConfig
@@ -179,10 +179,11 @@ def train(
     log.info("calibration: %s", describe_calibration(calibration))
     deployed = Deployed(model, fitted, bank, running)
     record = write_record(run.path, data)
-    gallery, test = [], None
+    test = None
     if samples["test"]:
         evidence = measure(deployed, calibration, data["test"], record.majority)
-        gallery = choose_gallery(samples["test"], evidence.outcome.probabilities)
+        chosen = choose_gallery(samples["test"], evidence.outcome.probabilities)
+        write_gallery(run.path, "test", chosen)
         test = document(
             evidence, data["test"], record,
             run=run.path, dataset="+".join(config.dataset.sources), split="test",
@@ -213,7 +214,7 @@ def train(
         write_text_atomic(directory / "README.md", model_card(summary, inputs, overall))
     run.write_summary(summary)
     run.log("final", **summary)
-    write_report(run.path, gallery)
+    write_report(run.path, default_config("train"))
     for line in verify(run.model, encoder, store.root, device, samples["test"]):
         log.info("%s", line)
     return best.accuracy

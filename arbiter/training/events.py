@@ -21,7 +21,10 @@ def finite(value: float | None) -> float | None:
 
 
 def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> dict:
-    """Means over the steps since the last such line, the experts' load, and memory."""
+    """Means over the steps since the last such line, the experts' load, and memory.
+
+    `expert_load` holds, layer by layer, the share of the last step's choices that each expert had.
+    """
     loads = torch.stack([layer.moe.load for layer in model.layers]).cpu()
     load_entropy = float(-(loads * loads.clamp(min=1e-12).log()).sum(dim=-1).mean())
     return {
@@ -31,6 +34,7 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
         "data_wait_share": window.wait_seconds / window.seconds,
         "expert_load_entropy": load_entropy,
         "least_loaded_share": float(loads.min()),
+        "expert_load": [[round(share, 4) for share in layer] for layer in loads.tolist()],
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
         **temperature_figures(device),

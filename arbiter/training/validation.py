@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arbiter.calibration.metrics import entropy, summarize
+from arbiter.calibration.metrics import entropy, negative_log_likelihood, summarize
 from arbiter.errors import RunError
 from arbiter.features.dataset import FeatureDataset
 from arbiter.hardware.device import HardwareConfig, batches_ahead
@@ -39,18 +39,22 @@ def validate(
 
 
 def validation_figures(predictions: Predictions, dataset: FeatureDataset) -> dict:
-    """val_loss (nats), val_acc, the same accuracy by source, mean entropy (nats), draft_acc."""
+    """val_loss (nats), val_acc, both by source, mean entropy (nats), draft_acc."""
     probabilities = predictions.probabilities
     figures = summarize(probabilities, predictions.answer)
     right = probabilities.argmax(axis=-1) == predictions.answer
     sources = np.array([sample.source for sample in dataset.samples])
+    rows_of = {source: sources == source for source in dict.fromkeys(sources.tolist())}
     draft_right = predictions.draft_logits.argmax(axis=-1) == predictions.answer
     return {
         "val_loss": figures["nll"],
+        "val_loss_by_source": {
+            source: negative_log_likelihood(probabilities[rows], predictions.answer[rows])
+            for source, rows in rows_of.items()
+        },
         "val_acc": figures["accuracy"],
         "val_acc_by_source": {
-            source: float(right[sources == source].mean())
-            for source in dict.fromkeys(sources.tolist())
+            source: float(right[rows].mean()) for source, rows in rows_of.items()
         },
         "entropy": float(entropy(probabilities).mean()),
         "draft_acc": float(draft_right.mean()),
