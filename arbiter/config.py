@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from arbiter.errors import ConfigError
 
@@ -141,10 +141,14 @@ def instantiate(config: DictConfig) -> Any:
     Raises:
         ConfigError: a required value is missing or one is out of range.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError(missing[0], "???", f"is required: give {missing[0]}=<value>")
-    result = OmegaConf.to_object(config)
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError(missing[0], "???", f"is required: give {missing[0]}=<value>")
+        result = OmegaConf.to_object(config)
+    except InterpolationResolutionError as error:
+        given = dict(OmegaConf.to_container(error.parent_node, resolve=False))[error.key]
+        raise ConfigError(error.full_key, given, str(error).splitlines()[0]) from None
     validate(result)
     return result
 
