@@ -20,6 +20,7 @@ from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.sweeps.ranking import SweepConfig
 from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.muon import MuonConfig
@@ -58,6 +59,7 @@ class TrainConfig:
     logging: LoggingConfig = option(LoggingConfig(), help="Logging.")
     checkpoint: CheckpointConfig = option(CheckpointConfig(), help="Resume states.")
     guards: GuardsConfig = option(GuardsConfig(), help="Numbers that go wrong.")
+    sweep: SweepConfig = option(SweepConfig(), help="What sweeps rank by.")
     encoder: Any = option(help="Frozen perception.")
     architecture: ArchitectureConfig = option(ArchitectureConfig(), help="The fusion model.")
     dataset: DatasetConfig = option(DatasetConfig(), help="The mix of sources.")

@@ -44,6 +44,7 @@ from arbiter.training.trainer import Settings, Trainer
 from experiments.app import quote_free_text, run_app
 from experiments.resume import overridden_keys, resume_arguments
 from experiments.schema import TrainConfig
+from experiments.sweep import in_sweep, supervised, sweep_arguments
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +186,11 @@ def train(
     return best.accuracy
 
 
+def prepare(arguments: list[str]) -> list[str]:
+    """The arguments that Hydra is given."""
+    return sweep_arguments(resume_arguments(arguments))
+
+
 if __name__ == "__main__":
     sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
-    run_app(main, "train", resume_arguments)
+    run_app(in_sweep(main), "train", prepare, supervised)

@@ -16,7 +16,7 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
-    {"training", "report"},
+    {"training", "report", "sweeps"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

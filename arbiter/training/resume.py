@@ -12,7 +12,7 @@ from arbiter.training.checkpoint import State, list_states, load_newest_state
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, may_extend
 
-FREE = ("hardware", "logging", "checkpoint", "guards", "paths", "resume")
+FREE = ("hardware", "logging", "checkpoint", "guards", "paths", "resume", "sweep")
 """Groups and keys that do not bear on what is learned."""
 
 
