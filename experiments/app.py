@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.config import describe_allowed
@@ -115,6 +115,13 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
         raise UsageError(
             f"{flag}: no such flag; settings are written as key=value, without dashes; see --help"
         )
+
+
+def default_config(config_name: str) -> dict:
+    """What an app does without overrides and without a person's own settings. Inside an app."""
+    # The group exists only where a person has made it.
+    overrides = ["~local"] if Path(CONF, "local").is_dir() else []
+    return OmegaConf.to_container(hydra.compose(config_name, overrides))
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:

@@ -87,6 +87,13 @@ class DecideConfig:
 
 
 @dataclass
+class ReportConfig:
+    """`python -m experiments.report`."""
+
+    run: str = option(help="A run directory.")
+
+
+@dataclass
 class PruneConfig:
     """Which tables of the feature store to remove; all given conditions must hold."""
 
@@ -129,6 +136,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
+    store.store(name="report_schema", node=ReportConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)

@@ -32,7 +32,7 @@ from arbiter.model.decision_model import DecisionModel, count_parameters, inputs
 from arbiter.model.files import save_model
 from arbiter.model.predict import predict, softmax
 from arbiter.provenance import git_revision, versions
-from arbiter.report import choose_gallery, write_report
+from arbiter.report import choose_gallery, write_gallery, write_report
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
 from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
@@ -41,7 +41,7 @@ from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
-from experiments.app import quote_free_text, run_app
+from experiments.app import default_config, quote_free_text, run_app
 from experiments.resume import overridden_keys, resume_arguments
 from experiments.schema import TrainConfig
 from experiments.sweep import in_sweep, supervised, sweep_arguments
@@ -148,13 +148,12 @@ def train(
         size, ahead = config.hardware.eval_batch_size, batches_ahead(config.hardware, device)
         return predict(model, data[split], size, device, ahead, with_media)
 
-    gallery = []
     calibration = calibrate(scores("calibration"), samples["calibration"])
     test = {}
     if samples["test"]:
         seen, blind = scores("test"), scores("test", with_media=False)
         probabilities = softmax(seen.logits, seen.mask, calibration.temperature)
-        gallery = choose_gallery(samples["test"], probabilities)
+        write_gallery(run.path, "test", choose_gallery(samples["test"], probabilities))
         test = evaluate_by_source(
             samples["test"],
             probabilities,
@@ -182,7 +181,7 @@ def train(
         write_text_atomic(directory / "README.md", model_card(summary, inputs))
     run.write_summary(summary)
     run.log("final", **summary)
-    write_report(run.path, gallery)
+    write_report(run.path, default_config("train"))
     return best.accuracy
 
 

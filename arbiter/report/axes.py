@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Numbers = Sequence[float | None]
 
 
-def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
+def nice_ticks(low: float, high: float, count: float = 4) -> list[float]:
     """Round numbers from `low` to `high`, about `count` steps of 1, 2, 2.5 or 5 times 10^n."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -41,6 +41,7 @@ class Axis:
         label: what it measures, with its unit.
         form: writes a tick.
         log: logarithmic; both ends are positive.
+        integer: only whole numbers are written.
     """
 
     low: float
@@ -48,11 +49,12 @@ class Axis:
     label: str = ""
     form: Callable[[float], str] = plain
     log: bool = False
+    integer: bool = False
 
     @classmethod
     def over(
         cls, values: Numbers, label: str = "", form: Callable[[float], str] = plain,
-        zero: bool = False, whole: bool = False, log: bool = False,
+        zero: bool = False, whole: bool = False, log: bool = False, integer: bool = False,
     ) -> Axis:  # fmt: skip
         """An axis that holds all values.
 
@@ -61,6 +63,7 @@ class Axis:
             zero: whether it begins at zero.
             whole: whether it ends at the outermost values rather than at the next tick.
             log: logarithmic; values at and below zero are left out.
+            integer: only whole numbers are written.
         """
         known = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not log)]
         low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -75,7 +78,7 @@ class Axis:
             step = (lambda t: t[1] - t[0])(nice_ticks(low, high))
             low = math.floor(low / step + 1e-9) * step
             high = math.ceil(high / step - 1e-9) * step
-        return cls(low, high, label, form)
+        return cls(low, high, label, form, integer=integer)
 
     def at(self, value: float) -> float:
         """Where a value lies, 0 at the low end and 1 at the high one."""
@@ -87,7 +90,10 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """Values with what is written there."""
         if not self.log:
-            return [(value, self.form(value)) for value in nice_ticks(self.low, self.high)]
+            count = min(4.0, self.high - self.low) if self.integer else 4
+            ticks = nice_ticks(self.low, self.high, count)
+            ticks = [t for t in ticks if not self.integer or float(t).is_integer()]
+            return [(value, self.form(value)) for value in ticks]
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         wide = math.log10(self.high / self.low) > 2
         values = [m * 10.0**p for p in powers for m in ((1,) if wide else (1, 2, 5))]

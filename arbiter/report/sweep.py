@@ -14,12 +14,23 @@ from markupsafe import Markup
 from arbiter.files import write_text_atomic
 from arbiter.report.axes import Axis, Names
 from arbiter.report.charts import SERIES, Chart
-from arbiter.report.page import Section, alert, charts, figure, join, note, page, paragraph, tiles
+from arbiter.report.page import (
+    Section,
+    alert,
+    charts,
+    escaped,
+    figure,
+    join,
+    note,
+    page,
+    paragraph,
+    tiles,
+)
 from arbiter.report.page import table as plain_table
 from arbiter.report.wording import MISSING, duration, number
 from arbiter.sweeps.ranking import Ranking, Setting, to_csv
 from arbiter.sweeps.runs import Run
-from arbiter.sweeps.terminal import interval, mean_seconds, peak, statuses
+from arbiter.sweeps.terminal import interval, mean_seconds, peak, short_name, statuses
 
 _DIGITS = 5
 _MAX_CHARTS = 12
@@ -41,8 +52,8 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
         f"{len(ranking.runs)} runs: " + ", ".join(f"{n} {status}" for status, n in counts.items())
     )
 
-    def link(run: Run) -> Markup:
-        return _link(run, directory)
+    def link(run: Run, text: str | None = None) -> Markup:
+        return _link(run, directory, text or run.name)
 
     sections = [Section("ranking", "Ranking", _ranking(ranking, link))]
     if pictures := _scatters(ranking):
@@ -62,16 +73,16 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
     return page(name, lead + _headline(ranking, link), sections, script=script)
 
 
-def _link(run: Run, directory: Path) -> Markup:
-    """The run's name, leading to its report, or to its log if it has none."""
+def _link(run: Run, directory: Path, text: str) -> Markup:
+    """A link to the run's report, or to its log if it has none."""
     for name in ("report.html", "train.log"):
         if (run.path / name).is_file():
             target = quote(Path(os.path.relpath(run.path / name, directory)).as_posix())
-            return Markup('<a href="{}">{}</a>').format(target, run.name)
-    return Markup("{}").format(run.name)
+            return Markup('<a href="{}" title="{}">{}</a>').format(target, run.name, text)
+    return escaped(text)
 
 
-def _headline(ranking: Ranking, link: Callable[[Run], Markup]) -> Markup:
+def _headline(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     best = ranking.best
     if best is None:
         return alert("No run has finished with the figure to rank by.")
@@ -85,7 +96,7 @@ def _headline(ranking: Ranking, link: Callable[[Run], Markup]) -> Markup:
                 number(setting.mean, _DIGITS),
                 reach if len(setting.scores) > 1 else f"to {ranking.config.direction.value}",
             ),
-            ("best run", Markup("{}").format(link(best)), told),
+            ("best run", link(best, short_name(best)), told or best.name),
             ("time in all", duration(sum(run.seconds for run in ranking.runs)), "of training"),
         ]
     )
@@ -98,7 +109,7 @@ def _sortable(value: float | str | None, text: str | Markup) -> Markup:
     return Markup('<span data-sort="{}">{}</span>').format(value, text)
 
 
-def _ranking(ranking: Ranking, link: Callable[[Run], Markup]) -> Markup:
+def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     """One row a setting."""
     has_vram = any(run.vram_mb for run in ranking.runs)
     memory = "vram_mb" if has_vram else "rss_mb"
@@ -113,7 +124,8 @@ def _ranking(ranking: Ranking, link: Callable[[Run], Markup]) -> Markup:
         row += [_setting_cell(value) for value in setting.values]
         seconds, most = mean_seconds(setting), peak(setting, memory)
         row += [_sortable(seconds, duration(seconds)), _sortable(most, number(most))]
-        runs = join([link(run) for run in setting.runs], ", ")
+        several = len(setting.runs) > 1
+        runs = join([link(run, short_name(run) if several else None) for run in setting.runs], ", ")
         rows.append([*row, statuses(setting), runs])
     remark = (
         "Memory is the most that any line of metrics.jsonl says. The time is that of training and "
@@ -130,7 +142,7 @@ def _sorting_table(head: list[str], rows: list[list]) -> Markup:
     return Markup('<div class="sortable">{}</div>').format(plain_table(head, rows))
 
 
-def _all_runs(ranking: Ranking, link: Callable[[Run], Markup]) -> Markup:
+def _all_runs(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     """One row a run, where settings have several."""
     head = ["run", ranking.config.metric, *ranking.keys, "seed", "time", "peak MB", "status"]
     rows = []
@@ -210,8 +222,8 @@ def _curves(ranking: Ranking) -> Markup | None:
     curves = [run.val_acc for _, run in shown]
     x = Axis.over([1, *(len(curve) for curve in curves)], "epoch", whole=True)
     y = Axis.over([value for curve in curves for value in curve], "validation accuracy")
-    chart = Chart(x, y, "validation accuracy by epoch", width=700, height=260, left=52)
+    chart = Chart(x, y, "validation accuracy by epoch", left=52)
     for color, (_, run) in zip(SERIES, shown, strict=False):
         chart.line(range(1, len(run.val_acc) + 1), run.val_acc, color, run.name)
     title = "One run of each setting" if ranking.seeds else "The best runs"
-    return figure(title, chart.render(), wide=True)
+    return figure(title, chart.render())

@@ -10,6 +10,7 @@ from arbiter.console import console
 from arbiter.report.wording import MISSING, duration, number
 from arbiter.sweeps.names import short_keys
 from arbiter.sweeps.ranking import Ranking, Setting
+from arbiter.sweeps.runs import Run
 
 _SHOWN = 20
 _DIGITS = 5
@@ -42,6 +43,12 @@ def mean_seconds(setting: Setting) -> float | None:
     return sum(times) / len(times) if times else None
 
 
+def short_name(run: Run) -> str:
+    """The number that a sweep's job begins its name with, or else the whole name."""
+    number = run.name.split("_")[0]
+    return number if number.isdigit() else run.name
+
+
 def print_ranking(ranking: Ranking) -> None:
     """The best settings as a table, and one line for each failed run."""
     has_vram = any(run.vram_mb for run in ranking.runs)
@@ -63,7 +70,7 @@ def print_ranking(ranking: Ranking) -> None:
         row += [MISSING if value is None else value for value in setting.values]
         memory = peak(setting, "vram_mb" if has_vram else "rss_mb")
         row += [duration(mean_seconds(setting)), number(memory, 4), statuses(setting)]
-        table.add_row(*row, " ".join(run.path.name.split("_")[0] for run in setting.runs))
+        table.add_row(*row, " ".join(map(short_name, setting.runs)))
     way = ranking.config.direction.value
     console.print(f"\n{len(ranking.runs)} runs by {ranking.config.metric}, to {way}")
     console.print(table, markup=False)

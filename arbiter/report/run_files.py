@@ -1,0 +1,105 @@
+"""What a run directory says about its run so far; a finished run says all of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from arbiter.errors import RunError
+from arbiter.training.checkpoint import list_states
+
+GALLERY = "gallery.json"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The parsed files of a run directory. Whatever does not exist is empty or None.
+
+    Attributes:
+        path: the directory.
+        status: status.json.
+        facts: summary.json, or else the 'run' event: what the run was made of.
+        steps, epochs: the events of metrics.jsonl.
+        evaluation: evaluation/test.json, the format of `arbiter.evaluation`.
+        others: further evaluations, by name of the file.
+        gallery: evaluation/gallery.json, as `gallery.write_gallery` wrote it.
+        config: .hydra/config.yaml.
+        state: the newest resume state's optimizer step.
+    """
+
+    path: Path
+    status: dict
+    facts: dict
+    steps: list[dict]
+    epochs: list[dict]
+    evaluation: dict | None = None
+    others: dict[str, dict] = field(default_factory=dict)
+    gallery: dict | None = None
+    config: dict | None = None
+    state: int | None = None
+
+    @property
+    def test(self) -> dict[str, dict]:
+        """Figures of the test split by source; empty before the run has scored it."""
+        if self.evaluation is not None:
+            return self.evaluation["sources"]
+        return self.facts.get("test", {})
+
+
+def read_run(path: Path) -> RunFiles:
+    """Read a run directory, in whatever state the run is.
+
+    Raises:
+        RunError: it is none, or one of its files is damaged.
+    """
+    if not (path / "metrics.jsonl").is_file() or not (path / "status.json").is_file():
+        raise RunError(
+            f"{path}: not a run directory, metrics.jsonl or status.json is missing; name one that "
+            "experiments.train made"
+        )
+    events = _read_events(path / "metrics.jsonl")
+    by_kind = {kind: [e for e in events if e.get("event") == kind] for kind in ("step", "epoch")}
+    evaluations = {
+        file.stem: _read_json(file)
+        for file in sorted((path / "evaluation").glob("*.json"))
+        if file.name != GALLERY
+    }
+    config = path / ".hydra" / "config.yaml"
+    states = list_states(path / "resume")
+    begun = next((e for e in events if e.get("event") == "run"), {})
+    return RunFiles(
+        path=path,
+        status=_read_json(path / "status.json"),
+        facts=_read_json(path / "summary.json") or begun,
+        steps=by_kind["step"],
+        epochs=by_kind["epoch"],
+        evaluation=evaluations.pop("test", None),
+        others=evaluations,
+        gallery=_read_json(path / "evaluation" / GALLERY),
+        config=OmegaConf.to_container(OmegaConf.load(config)) if config.is_file() else None,
+        state=int(states[-1].name.removeprefix("state-")) if states else None,
+    )
+
+
+def _read_json(path: Path) -> dict | None:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise RunError(f"{path}: damaged, it is not JSON; restore it or remove it") from None
+
+
+def _read_events(path: Path) -> list[dict]:
+    """The lines of metrics.jsonl; a last line that is still being written is left out."""
+    events = []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            raise RunError(f"{path}: line {number} is damaged, it is not JSON") from None
+    return events

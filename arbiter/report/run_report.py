@@ -1,0 +1,54 @@
+"""report.html of a run: what it learned, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arbiter.files import write_text_atomic
+from arbiter.report import page
+from arbiter.report.cards import decisions
+from arbiter.report.headline import headline, lead
+from arbiter.report.history import experts, learning, speed
+from arbiter.report.run_files import RunFiles, read_run
+from arbiter.report.settings import configuration, environment, material
+from arbiter.report.trust import calibration, exits, risk, sets
+
+
+def write_report(run: Path, default: Mapping[str, Any] | None = None) -> Path:
+    """Write report.html into a run directory, whatever state the run is in.
+
+    Args:
+        run: the run directory.
+        default: the configuration without overrides, to compare the run's with; None to leave the
+            comparison out.
+
+    Raises:
+        RunError: it is no run directory, or a file of it is damaged.
+    """
+    path = run / "report.html"
+    write_text_atomic(path, run_page(read_run(run), default))
+    return path
+
+
+def run_page(run: RunFiles, default: Mapping[str, Any] | None) -> str:
+    """The page of a run."""
+    sections = [
+        headline(run),
+        decisions(run),
+        learning(run),
+        calibration(run),
+        sets(run),
+        risk(run),
+        exits(run),
+        experts(run),
+        speed(run),
+        material(run),
+        configuration(run, default),
+        environment(run),
+    ]
+    return page.page(f"Arbiter run {run.path.name}", lead(run), sections, _FOOTER)
+
+
+_FOOTER = "Made by experiments.report; docs/reading_the_report.md says how to read it."

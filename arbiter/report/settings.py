@@ -1,0 +1,132 @@
+"""Sections about what went in: samples, encoder, model, configuration, environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arbiter.report import page
+from arbiter.report.run_files import RunFiles
+from arbiter.report.wording import percent
+from arbiter.training.resume import flatten
+
+_SPLITS = ("train", "val", "calibration", "test")
+
+
+def material(run: RunFiles) -> page.Section:
+    """What was trained on what."""
+    name, title = "material", "What was trained on what"
+    facts = run.facts
+    if not facts:
+        text = "The run ended before its samples were read; see train.log beside this page."
+        return page.Section(name, title, page.note(text))
+    rows = []
+    for source, part in (facts.get("sources") or {}).items():
+        splits = part.get("splits", {})
+        modalities = ", ".join(f"{n:,} with {kind}" for kind, n in part["modalities"].items())
+        sizes = list(part.get("candidates", {}))
+        spread = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else None
+        skipped = sum(part.get("skipped", {}).values())
+        rows.append(
+            (source, *(f"{splits.get(split, 0):,}" for split in _SPLITS),
+             f"{part.get('groups', 0):,}", spread, modalities or "text only", f"{skipped:,}")
+        )  # fmt: skip
+    totals = facts.get("samples", {})
+    if len(rows) > 1:
+        rows.append(("all", *(f"{totals.get(split, 0):,}" for split in _SPLITS), *(4 * [""])))
+    head = ["samples", *_SPLITS, "groups", "candidates", "media", "skipped"]
+    encoder, parameters = facts.get("encoder", {}), facts.get("parameters", {})
+    described = {
+        "encoder": ", ".join(f"{v}" for k, v in encoder.items() if k != "random_weights"),
+        "encoder weights": _encoder_weights(encoder, parameters),
+        "model": _model(run, parameters),
+    }
+    if "best_epoch" in facts:
+        accuracy = percent(facts.get("validation", {}).get("accuracy"))
+        kind = facts.get("weights", "")
+        described["weights"] = f"{kind}, epoch {facts['best_epoch']}; validation {accuracy}"
+    if "calibration" in facts:
+        fit = facts["calibration"]
+        temperature, samples = fit.get("temperature"), fit.get("samples")
+        if temperature is not None:
+            described["temperature"] = f"{temperature:.4f}, from {samples:,} samples"
+    described["seed"] = facts.get("seed")
+    return page.Section(name, title, page.table(head, rows) + page.facts(described))
+
+
+def _encoder_weights(encoder: dict, parameters: dict) -> str:
+    frozen = parameters.get("frozen")
+    if not frozen:
+        return "none: it computes, and has learned nothing"
+    kind = "random" if encoder.get("random_weights") else "pretrained"
+    return f"{frozen:,} {kind} parameters, frozen"
+
+
+def _model(run: RunFiles, parameters: dict) -> str:
+    text = f"{parameters.get('trainable', 0):,} trained parameters"
+    text += f", {parameters.get('active_per_token', 0):,} active for a token"
+    shape = (run.config or {}).get("architecture", {})
+    moe = shape.get("moe", {})
+    if shape:
+        text += (
+            f"; {shape.get('num_layers')} layers of width {shape.get('hidden_dim')}, "
+            f"{moe.get('num_routed_experts')} routed experts of which {moe.get('top_k')} are chosen"
+            f", {moe.get('num_shared_experts')} shared"
+        )
+    return text
+
+
+def configuration(run: RunFiles, default: Mapping[str, Any] | None) -> page.Section:
+    """What the run did differently from the default, and all of it to unfold."""
+    name, title = "configuration", "Configuration"
+    if run.config is None:
+        text = "There is no .hydra/config.yaml: the run was not started by experiments.train."
+        return page.Section(name, title, page.note(text))
+    config = dict(flatten(run.config))
+    everything = page.details(
+        f"all {len(config)} keys", page.table(["key", "value"], _rows(config), text=True)
+    )
+    if default is None:
+        text = "No default configuration is at hand to compare with."
+        return page.Section(name, title, page.note(text) + everything)
+    usual = dict(flatten(default))
+    changed = [
+        (page.code(key), _value(usual.get(key, _ABSENT)), _value(config.get(key, _ABSENT)))
+        for key in sorted(usual.keys() | config.keys())
+        if usual.get(key, _ABSENT) != config.get(key, _ABSENT)
+    ]
+    if changed:
+        text = "What differs from the default of the code that made this page."
+        body = page.note(text) + page.table(["key", "default", "this run"], changed, text=True)
+    else:
+        body = page.note("Nothing differs from the default.")
+    return page.Section(name, title, body + everything)
+
+
+_ABSENT = object()
+
+
+def _value(value: Any) -> str:
+    return "(absent)" if value is _ABSENT else "null" if value is None else str(value)
+
+
+def _rows(config: dict) -> list[tuple]:
+    return [(page.code(key), _value(value)) for key, value in config.items()]
+
+
+def environment(run: RunFiles) -> page.Section:
+    """Machine, versions and code revision."""
+    name, title = "environment", "Environment"
+    facts = run.facts
+    if not facts:
+        return page.Section(name, title, page.note("The run ended before it was described."))
+    machine = facts.get("machine", {})
+    described = {
+        "machine": f"{machine.get('name')}, {machine.get('cpus')} CPUs, "
+        f"{machine.get('memory_mb', 0) / 1000:.0f} GB",
+        "device": f"{machine.get('device')}, {machine.get('threads')} threads",
+        "code": facts.get("git_revision") or "unversioned",
+        "versions": ", ".join(f"{k} {v}" for k, v in facts.get("versions", {}).items() if v),
+        "features": facts.get("feature_fingerprint"),
+    }
+    return page.Section(name, title, page.facts(described))

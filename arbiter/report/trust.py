@@ -1,0 +1,168 @@
+"""Sections about how far to trust a decision: calibration, prediction sets, escalation, exits."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from arbiter.report import page
+from arbiter.report.axes import Axis, share
+from arbiter.report.charts import Chart
+from arbiter.report.run_files import RunFiles
+from arbiter.report.wording import interval, number, percent
+
+_ABSENT = "No evaluation/test.json: a run writes it when it has scored its test split."
+
+
+def _section(name: str, title: str, run: RunFiles, body) -> page.Section:
+    """A section over the evaluation, or a note where there is none."""
+    if run.evaluation is None:
+        return page.Section(name, title, page.note(_ABSENT))
+    return page.Section(name, title, body(run.evaluation))
+
+
+def _named(evaluation: dict) -> list[tuple[str, dict]]:
+    """All sources together, then each one if there are several."""
+    parts = list(evaluation["sources"].items())
+    return [("all", evaluation["overall"]), *parts] if len(parts) > 1 else parts
+
+
+def calibration(run: RunFiles) -> page.Section:
+    """Whether a probability means what it says."""
+    return _section("calibration", "Calibration", run, _calibration)
+
+
+def _calibration(evaluation: dict) -> Markup:
+    text = (
+        "Of the decisions made with 80% confidence, 80% should be right. Each dot is a bin of test "
+        "decisions; below the diagonal the model is too sure of itself. Before and after: without "
+        "and with the temperature that the calibration split gave."
+    )
+    figures = [
+        _reliability(f"Reliability{'' if name == 'all' else ', ' + name}", part["curves"])
+        for name, part in _named(evaluation)
+        if (part.get("curves") or {}).get("reliability")
+    ]
+    rows = [
+        (name, *(number(figures.get(key))
+                 for key in ("nll", "brier", "ece")
+                 for figures in (part.get("uncalibrated") or {}, part)))
+        for name, part in _named(evaluation)
+    ]  # fmt: skip
+    kinds = ("NLL (nats)", "Brier", "ECE")
+    head = ["test", *(f"{kind} {when}" for kind in kinds for when in ("before", "after"))]
+    return page.note(text) + page.charts(figures) + page.table(head, rows)
+
+
+def _reliability(title: str, curves: dict) -> Markup:
+    bins = curves["reliability"]
+    unit = Axis(0, 1, "confidence", share)
+    chart = Chart(unit, Axis(0, 1, "accuracy", share), title, height=260)
+    chart.rule((0, 0), (1, 1))
+    rows = []
+    for when, color in (("before", "orange"), ("after", "blue")):
+        confidence = [b["confidence"] for b in bins[when]]
+        accuracy = [b["accuracy"] for b in bins[when]]
+        hints = [f"{b['n']:,} decisions" for b in bins[when]]
+        chart.line(confidence, accuracy, color).dots(confidence, accuracy, color, when, hints)
+        rows += [
+            (when, percent(b["confidence"]), percent(b["accuracy"]), f"{b['n']:,}")
+            for b in bins[when]
+        ]
+    numbers = page.table(["temperature", "confidence", "accuracy", "n"], rows)
+    return page.figure(title, chart.render(), "", numbers)
+
+
+def sets(run: RunFiles) -> page.Section:
+    """Whether prediction sets hold the answer as often as promised."""
+    return _section("sets", "Prediction sets", run, _sets)
+
+
+def _sets(evaluation: dict) -> Markup:
+    text = (
+        "A prediction set at error level α holds the answer with probability 1 − α or more, for "
+        "questions like those it was calibrated on. Left: how often it did so on the test split. "
+        "Right: how many candidates it takes, on average."
+    )
+    figures = []
+    curve = (evaluation["overall"].get("curves") or {}).get("coverage")
+    if curve:
+        alphas, coverage, sizes = zip(*curve, strict=True)
+        x = Axis(0, max(alphas), "error level α")
+        low = min(*coverage, 1 - max(alphas))
+        chart = Chart(x, Axis.over([low, 1.0], "", share), "coverage against alpha")
+        chart.rule((0, 1), (max(alphas), 1 - max(alphas)), "gray", "promised, 1 − α")
+        chart.line(alphas, coverage, "blue", "on the test split")
+        rows = [(number(a), percent(c), number(s)) for a, c, s in curve]
+        numbers = page.table(["α", "coverage", "mean set size"], rows)
+        figures.append(page.figure("Coverage against α", chart.render(), "", numbers))
+        size = Chart(x, Axis.over(sizes, "candidates", zero=True), "set size against alpha")
+        picture = size.line(alphas, sizes, "blue").render()
+        figures.append(page.figure("Mean set size against α", picture, "", numbers))
+    rows = [
+        (name, number(c["alpha"]), c["method"], percent(c["coverage"]),
+         interval(c.get("coverage_interval")), number(c["mean_set_size"]))
+        for name, part in _named(evaluation)
+        for c in part.get("conformal") or []
+    ]  # fmt: skip
+    if not rows:
+        return page.note("The model has no prediction sets: there was no calibration split.")
+    head = ["test", "α", "method", "coverage", "95% interval", "mean set size"]
+    return page.note(text) + page.charts(figures) + page.table(head, rows)
+
+
+def risk(run: RunFiles) -> page.Section:
+    """What it gains to hand on the decisions that the model is least sure of."""
+    return _section("risk", "Escalation", run, _risk)
+
+
+def _risk(evaluation: dict) -> Markup:
+    overall = evaluation["overall"]
+    text = (
+        "Decisions are ranked by confidence. If only the surest share is decided and the rest "
+        "escalated, this is the error rate among the decided. AURC is the area under the curve."
+    )
+    figures = []
+    curve = (overall.get("curves") or {}).get("risk_coverage")
+    if curve:
+        coverage, risks = zip(*curve, strict=True)
+        x = Axis(0, 1, "share of decisions that are made", share)
+        chart = Chart(x, Axis.over(risks, "errors among them", share, zero=True), "risk-coverage")
+        chart.line(coverage, risks, "blue")
+        step = max(1, len(curve) // 40)
+        rows = [(percent(c, 1), percent(r)) for c, r in curve[::step]]
+        numbers = page.table(["decided", "errors"], rows)
+        figures.append(page.figure("Risk against coverage", chart.render(), "", numbers))
+    rows = [(name, number(part.get("aurc"))) for name, part in _named(evaluation)]
+    body = page.note(text) + page.charts(figures) + page.table(["test", "AURC"], rows)
+    certified = overall.get("certified")
+    return body + (_certified(certified) if certified else Markup(""))
+
+
+def _certified(certified: dict) -> Markup:
+    heading = Markup("<h3>Certified threshold</h3>")
+    return heading + page.facts({k.replace("_", " "): v for k, v in certified.items()})
+
+
+def exits(run: RunFiles) -> page.Section:
+    """How often the draft head decides alone, and what that costs."""
+    return _section("exits", "Early exit", run, _exits)
+
+
+def _exits(evaluation: dict) -> Markup:
+    rows = [
+        (name, percent(e["rate"]), percent(e["agreement"]), percent(e["accuracy_with"]),
+         percent(e["accuracy_without"]))
+        for name, part in _named(evaluation)
+        for e in [part.get("exit")]
+        if e
+    ]  # fmt: skip
+    if not rows:
+        text = "The model has no early exit: no threshold on the draft head could be certified, or "
+        return page.note(text + "it was not asked for.")
+    text = (
+        "The draft head scores pooled inputs before any fusion. Where it is sure enough it "
+        "decides, and the fusion layers are not computed. Agreement: how often it chooses as they "
+        "would."
+    )
+    head = ["test", "exits", "agreement", "accuracy with exits", "accuracy without"]
+    return page.note(text) + page.table(head, rows)
