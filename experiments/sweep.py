@@ -55,13 +55,17 @@ class SweepStopped(BaseException):
 def sweep_arguments(arguments: list[str]) -> list[str]:
     """Tell Hydra which keys are the same in all jobs of a sweep, so that names leave them out.
 
+    `hydra/sweeper=optuna` means this house's preset of it.
+
     Raises:
         UsageError: a sweeper that is not installed.
     """
-    if not {"-m", "--multirun"} & set(arguments):
-        return arguments
     if "hydra/sweeper=optuna" in arguments:
         _need_optuna()
+        # Hydra takes no file with the name under which the sweeper registers itself.
+        arguments = [a.replace("sweeper=optuna", "sweeper=optuna_tpe") for a in arguments]
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
     fixed = []
     for argument in arguments:
         try:

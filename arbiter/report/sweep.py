@@ -28,6 +28,7 @@ from arbiter.report.page import (
 )
 from arbiter.report.page import table as plain_table
 from arbiter.report.wording import MISSING, duration, number
+from arbiter.sweeps.names import short_keys, short_value
 from arbiter.sweeps.ranking import Ranking, Setting, to_csv
 from arbiter.sweeps.runs import Run
 from arbiter.sweeps.terminal import interval, mean_seconds, peak, short_name, statuses
@@ -88,7 +89,11 @@ def _headline(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
         return alert("No run has finished with the figure to rank by.")
     setting = ranking.settings[0]
     reach = f"95% over {len(setting.scores)} seeds: {interval(setting)}"
-    told = ", ".join(f"{k}={v}" for k, v in zip(ranking.keys, setting.values, strict=True) if v)
+    told = ", ".join(
+        f"{k}={short_value(v)}"
+        for k, v in zip(short_keys(ranking.keys).values(), setting.values, strict=True)
+        if v
+    )
     return tiles(
         [
             (
@@ -135,7 +140,7 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
 
 
 def _setting_cell(value: str | None) -> Markup:
-    return _sortable(value, MISSING if value is None else value)
+    return _sortable(value, MISSING if value is None else short_value(value))
 
 
 def _sorting_table(head: list[str], rows: list[list]) -> Markup:

@@ -38,21 +38,32 @@ def job_directory(number: int, overrides: Sequence[str], fixed: Collection[str])
         fixed: keys that are the same in all jobs.
 
     Returns:
-        The number, and keys with values as long as there is room. Where anything was cut or
-        written otherwise than given, a hash of all of it ends the name.
+        The number, and as many keys with their values as there is room for. Where anything was
+        left out or written otherwise than given, a hash of all of it ends the name.
     """
     swept = {override_key(o): override_value(o) for o in overrides}
     swept = {key: value for key, value in swept.items() if key not in fixed}
-    given = "_".join(f"{name}-{swept[key]}" for key, name in short_keys(list(swept)).items())
-    if not given:
-        return str(number)
-    rounded = re.sub(r"\d+\.\d{6,}(e[+-]?\d+)?", lambda m: f"{float(m[0]):.4g}", given)
-    safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", rounded).strip("-.")
-    room = MAX_LENGTH - len(f"{number}_") - _HASH_LENGTH - 1
-    if safe == given and len(safe) <= room:
-        return f"{number}_{safe}"
+    given = [f"{name}-{swept[key]}" for key, name in short_keys(list(swept)).items()]
+    safe = [_safe(text) for text in given]
+    plain = "_".join([str(number), *safe])
+    if safe == given and len(plain) <= MAX_LENGTH:
+        return plain
     digest = hashlib.sha256(repr(sorted(swept.items())).encode()).hexdigest()[:_HASH_LENGTH]
-    return f"{number}_{safe[:room].rstrip('-._')}_{digest}"
+    name = str(number)
+    for text in safe:
+        room = MAX_LENGTH - _HASH_LENGTH - len(name) - 2
+        # One that is long by itself is cut; half a number would be a wrong one.
+        name += f"_{text[:room]}" if len(text) <= room or name == str(number) else ""
+    return f"{name}_{digest}"
+
+
+def short_value(value: str) -> str:
+    """A value as a person reads it: numbers with four digits."""
+    return re.sub(r"\d+\.\d{6,}(e[+-]?\d+)?", lambda m: f"{float(m[0]):.4g}", value)
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+_-]+", "-", short_value(text)).strip("-.")
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from arbiter.console import console
 from arbiter.report.wording import MISSING, duration, number
-from arbiter.sweeps.names import short_keys
+from arbiter.sweeps.names import short_keys, short_value
 from arbiter.sweeps.ranking import Ranking, Setting
 from arbiter.sweeps.runs import Run
 
@@ -67,7 +67,7 @@ def print_ranking(ranking: Ranking) -> None:
         row = [str(place) if setting.scores else "", number(setting.mean, _DIGITS)]
         if ranking.seeds:
             row.append(interval(setting))
-        row += [MISSING if value is None else value for value in setting.values]
+        row += [MISSING if value is None else short_value(value) for value in setting.values]
         memory = peak(setting, "vram_mb" if has_vram else "rss_mb")
         row += [duration(mean_seconds(setting)), number(memory, 4), statuses(setting)]
         table.add_row(*row, " ".join(map(short_name, setting.runs)))
