@@ -17,7 +17,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-console = Console(highlight=False)
+
+class Terminal(Console):
+    """The process's own terminal: where jobs go to other processes, each one's is meant."""
+
+    def __reduce__(self) -> str:
+        return "console"
+
+
+console = Terminal(highlight=False)
 
 
 class ConsoleHandler(logging.Handler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.table import Table
+from rich.text import Text
 
 from arbiter.console import console
 from arbiter.report.wording import MISSING, duration, number
@@ -52,28 +53,29 @@ def short_name(run: Run) -> str:
 def print_ranking(ranking: Ranking) -> None:
     """The best settings as a table, and one line for each failed run."""
     has_vram = any(run.vram_mb for run in ranking.runs)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", justify="right")
-    table.add_column("objective", justify="right", overflow="fold")
-    if ranking.seeds:
-        table.add_column("95% over seeds", justify="right", overflow="fold")
-    for name in short_keys(ranking.keys).values():
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("device MB" if has_vram else "peak MB", justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
-    table.add_column("run", overflow="fold")
+    memory = "vram_mb" if has_vram else "rss_mb"
+    head = ["", "objective"]
+    head += ["95% over seeds"] if ranking.seeds else []
+    head += [*short_keys(ranking.keys).values(), "time"]
+    head += ["device MB" if has_vram else "peak MB", "status", "run"]
+    rows = []
     for place, setting in enumerate(ranking.settings[:_SHOWN], 1):
         row = [str(place) if setting.scores else "", number(setting.mean, _DIGITS)]
-        if ranking.seeds:
-            row.append(interval(setting))
+        row += [interval(setting)] if ranking.seeds else []
         row += [MISSING if value is None else short_value(value) for value in setting.values]
-        memory = peak(setting, "vram_mb" if has_vram else "rss_mb")
-        row += [duration(mean_seconds(setting)), number(memory, 4), statuses(setting)]
-        table.add_row(*row, " ".join(map(short_name, setting.runs)))
+        row += [duration(mean_seconds(setting)), number(peak(setting, memory), 4)]
+        rows.append([*row, statuses(setting), " ".join(map(short_name, setting.runs))])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, column in zip(head, zip(*rows, strict=True), strict=True):
+        # Titles are folded before figures are; names of runs may be long.
+        width = None if title == "run" else max(len(word) for c in column for word in c.split(" "))
+        side = "left" if title in ("run", "status") else "right"
+        table.add_column(title, justify=side, overflow="fold", min_width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))
     way = ranking.config.direction.value
-    console.print(f"\n{len(ranking.runs)} runs by {ranking.config.metric}, to {way}")
-    console.print(table, markup=False)
+    console.print(f"\n{len(ranking.runs)} runs by {ranking.config.metric}, to {way}", markup=False)
+    console.print(table)
     if len(ranking.settings) > _SHOWN:
         console.print(f"... and {len(ranking.settings) - _SHOWN} more")
     for run in ranking.runs:
