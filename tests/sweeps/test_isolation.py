@@ -49,5 +49,3 @@ def test_what_hangs_in_a_cycle_is_freed():
         assert left() is None
     finally:
         gc.enable()
-
-

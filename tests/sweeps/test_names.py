@@ -69,4 +69,9 @@ def test_different_values_have_different_names(one, other):
 
 def test_keys_are_told_apart_by_as_many_parts_as_it_takes():
     keys = ["a.b.lr", "a.c.lr", "seed", "c.lr"]
-    assert short_keys(keys) == {"a.b.lr": "b.lr", "a.c.lr": "a.c.lr", "seed": "seed", "c.lr": "c.lr"}
+    assert short_keys(keys) == {
+        "a.b.lr": "b.lr",
+        "a.c.lr": "a.c.lr",
+        "seed": "seed",
+        "c.lr": "c.lr",
+    }

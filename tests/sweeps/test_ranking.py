@@ -66,7 +66,10 @@ def test_the_worst_value_is_finite_and_worse_than_any(direction):
 @pytest.mark.parametrize(
     ("metric", "line"),
     [
-        ("validation.acc", "sweep.metric=validation.acc: no such figure; validation holds accuracy"),
+        (
+            "validation.acc",
+            "metric=validation.acc: no such figure; validation holds accuracy",
+        ),
         ("tests", "sweep.metric=tests: no such figure; summary.json holds validation"),
         ("validation", "sweep.metric=validation: is no finite number .* it holds accuracy, loss"),
         ("validation.accuracy.x", "holds nothing further"),
