@@ -1,6 +1,7 @@
 """Arbiter: train, calibrate and run small multimodal decision models."""
 
-from arbiter.engine import Arbiter, Decision
+from arbiter.decision import Decision
+from arbiter.engine import Arbiter
 from arbiter.errors import ArbiterError
 from arbiter.sample import Sample
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import re
 import typing
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -58,6 +60,8 @@ def _type_name(annotation: Any) -> str:
     arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
     if typing.get_origin(annotation) in (list, tuple):
         return f"list of {_type_name(arguments[0])}s"
+    if typing.get_origin(annotation) is dict:
+        return "mapping"
     if arguments:
         null = " or null" if type(None) in typing.get_args(annotation) else ""
         return " or ".join(_type_name(a) for a in arguments) + null
@@ -85,7 +89,8 @@ def _in_range(value: Any, metadata: typing.Mapping) -> bool:
     if value is None:
         return True
     if isinstance(value, (list, tuple)):
-        return all(_in_range(element, metadata) for element in value)
+        # OmegaConf checks the type of elements, but lets lists, dicts and nulls pass among them.
+        return all(isinstance(e, (int, float, str)) and _in_range(e, metadata) for e in value)
     if metadata.get("choices"):
         return value in metadata["choices"]
     return all(
@@ -157,14 +162,31 @@ def from_dict(config_class: type, values: dict) -> Any:
     """Rebuild a validated config dataclass from JSON, with every type checked.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, or a value out of range.
+        ConfigError: an unknown key, a wrong type, a value out of range, or an interpolation, which
+            could read the environment of whoever loads a stranger's file.
     """
+    for key, value in _texts(values, config_class.__name__):
+        if "${" in value or value == MISSING:
+            raise ConfigError(key, value, "a saved value must stand for itself")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(config_class), OmegaConf.create(values))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or config_class.__name__
         raise ConfigError(str(key), "<saved>", str(error).splitlines()[0]) from None
     return instantiate(merged)
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every text in nested dicts and lists, names of keys among them."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield key, name
+            yield from _texts(part, f"{key}.{name}")
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part, key)
 
 
 def locate(target: str) -> type:
@@ -176,10 +198,15 @@ def locate(target: str) -> type:
     module_name, _, name = target.rpartition(".")
     if not module_name.startswith("arbiter."):
         raise ConfigError("_target_", target, "only classes of the arbiter package may be built")
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError):
-        raise ConfigError("_target_", target, "names no class of this version") from None
+    found = None
+    # An import by this name takes nothing but modules of the package.
+    if re.fullmatch(r"\w+(\.\w+)*", module_name):
+        with suppress(ImportError):
+            found = getattr(importlib.import_module(module_name), name, None)
+    # Not what such a module has imported from elsewhere.
+    if not (callable(found) and str(found.__module__).startswith("arbiter.")):
+        raise ConfigError("_target_", target, "names no class of this version")
+    return found
 
 
 def build(config: Any, **arguments: Any) -> Any:

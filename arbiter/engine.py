@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from arbiter.calibration.calibration import Calibration
-from arbiter.calibration.conformal import prediction_set, quantile
-from arbiter.calibration.metrics import entropy
+from arbiter.calibration.deployed import GATED, UNCALIBRATED, Deployed
+from arbiter.calibration.escalation import EscalationConfig
+from arbiter.calibration.files import read_calibration
+from arbiter.calibration.risk import RiskThreshold
+from arbiter.decision import Decision, Options, Timings
 from arbiter.encoders.base import Compute
-from arbiter.errors import DecisionError
-from arbiter.features.dataset import index_samples
+from arbiter.errors import ArbiterError, DecisionError, SampleError
+from arbiter.features.dataset import evenly, index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
+from arbiter.inputs import AudioInput, ImageInput, VideoInput, read_audio, read_image, read_video
+from arbiter.judge import judge
 from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device
-from arbiter.model.predict import predict, softmax
-from arbiter.sample import ImageRef, Modality, Sample
+from arbiter.model.predict import Running
+from arbiter.sample import Modality, Sample
 
 _INPUT_OF = {
     Modality.CONTEXT: CONTEXT,
@@ -30,38 +35,8 @@ _INPUT_OF = {
 }
 
 
-@dataclass(frozen=True)
-class Decision:
-    """An answer, and how far to trust it.
-
-    Attributes:
-        choice: the most probable candidate.
-        index: its index.
-        probabilities: one per candidate, in the order given; they sum to 1.
-        entropy: of the probabilities, in nats.
-        prediction_set: candidates that hold the right one with probability at least `coverage`,
-            most probable first; None when the model is not calibrated.
-        coverage: 1 - alpha, or None.
-        escalate: whether someone slower should be asked.
-        reasons: why.
-        modalities: what the decision was based on, beside question and candidates.
-        seconds: time from media to answer, for the whole batch that it was made in.
-    """
-
-    choice: str
-    index: int
-    probabilities: tuple[float, ...]
-    entropy: float
-    prediction_set: tuple[str, ...] | None
-    coverage: float | None
-    escalate: bool
-    reasons: tuple[str, ...]
-    modalities: tuple[str, ...]
-    seconds: float
-
-
 class Arbiter:
-    """A decision engine; safe to share between threads.
+    """A decision engine; deciding is safe from several threads at once.
 
     Example:
         arbiter = Arbiter.load("outputs/train/2026-01-31/12-00-00-000000")
@@ -70,11 +45,14 @@ class Arbiter:
 
     def __init__(self, loaded: LoadedModel):
         self._model = loaded.model
-        self._device = next(loaded.model.parameters()).device
         self._store = MemoryStore(loaded.encoder, loaded.codecs)
-        self._calibration = None
+        self.calibration: Calibration | None = None
         if loaded.calibration is not None:
-            self._calibration = Calibration(**loaded.calibration)
+            self.calibration = read_calibration(loaded.calibration)
+        fitted = self.calibration.fitted if self.calibration else UNCALIBRATED
+        running = Running(next(loaded.model.parameters()).device)
+        self._deployed = Deployed(loaded.model, fitted, loaded.bank, running)
+        self._target: dict[str, RiskThreshold] | None = None
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Arbiter:
@@ -95,17 +73,56 @@ class Arbiter:
         """Frames that the model looks at of a video."""
         return self._store.encoder.spec.max_frames
 
+    def set_target_risk(
+        self, target: float | None, confidence: float = 0.95
+    ) -> dict[str, RiskThreshold]:
+        """From now on, escalate so that what stands is wrong in at most a share `target`.
+
+        The guarantee holds with probability `confidence` over calibration splits, for each path by
+        itself. The threshold alone decides then what is escalated: further reasons would pick out a
+        part of the decisions for which nothing is promised. A path without such a threshold
+        escalates everything. Not to be called while other threads decide.
+
+        Args:
+            target: in (0, 1); None goes back to the model's own thresholds.
+            confidence: in (0, 1).
+
+        Returns:
+            By path: the threshold, the share decided, and why.
+
+        Raises:
+            DecisionError: no path has a threshold that reaches the target, or the model is not
+                calibrated.
+        """
+        if target is None:
+            self._target = None
+            return {}
+        for name, value in (("target_risk", target), ("confidence", confidence)):
+            if not (isinstance(value, (int, float)) and 0 < value < 1):
+                raise DecisionError(f"{name}={value}: must lie between 0 and 1, e.g. 0.05")
+        if self.calibration is None:
+            raise DecisionError("target_risk: the model is not calibrated; train it with more data")
+        found = {
+            name: path.risk.threshold_for(target, confidence)
+            for name, path in self.calibration.paths.items()
+        }
+        if all(threshold.threshold is None for threshold in found.values()):
+            raise DecisionError(f"target_risk={target:g}: {found[GATED].reason}")
+        self._target = found
+        return found
+
     def decide(
         self,
         question: str,
         candidates: Sequence[str],
         *,
         context: str | None = None,
-        image: ImageRef | str | None = None,
-        images: Sequence[ImageRef | str] = (),
-        video: Sequence[ImageRef | str] = (),
-        audio: np.ndarray | None = None,
-        alpha: float = 0.1,
+        image: ImageInput | None = None,
+        images: Sequence[ImageInput] = (),
+        video: VideoInput = (),
+        audio: AudioInput | None = None,
+        source: str = "",
+        **options: Any,
     ) -> Decision:
         """Choose among candidates.
 
@@ -113,48 +130,143 @@ class Arbiter:
             question: text.
             candidates: at least two distinct texts.
             context: text to read.
-            image, images: a path, encoded bytes, PIL image or uint8 array; one, or several.
-            video: frames, as images.
-            audio: mono float32 waveform at 16 kHz.
-            alpha: the prediction set misses the right candidate with at most this probability.
+            image, images, video, audio: see `arbiter.inputs`.
+            source: the data source that the question is like, for `per_source`.
+            options: fields of `Options`.
 
         Raises:
             SampleError: the question or its candidates are not a decision problem.
-            MediaError: an image cannot be read.
-            DecisionError: the model was not trained on one of the modalities given.
+            MediaError: an image, clip or sound cannot be read.
+            DecisionError: the model was not trained on one of the modalities given, or an option
+                is not allowed.
         """
+        chosen = self._options(options)
         sample = Sample(
             question=question,
             candidates=candidates if isinstance(candidates, str) else tuple(candidates),
             context=context,
-            images=tuple(map(_reference, [*([] if image is None else [image]), *images])),
-            video=tuple(map(_reference, video)),
-            audio=audio,
+            images=tuple(map(read_image, [*([] if image is None else [image]), *images])),
+            video=read_video(video, self.max_frames),
+            audio=None if audio is None else read_audio(audio),
+            source=source,
         )
-        return self.decide_batch([sample], alpha=alpha)[0]
+        return self._decide([self._read(sample, {})], chosen)[0]
 
-    def decide_batch(self, samples: Sequence[Sample], *, alpha: float = 0.1) -> list[Decision]:
+    def decide_batch(
+        self, samples: Sequence[Sample], *, errors: str = "raise", **options: Any
+    ) -> list[Decision | ArbiterError]:
         """Decide many samples together; samples about the same media share its cost.
 
+        Args:
+            samples: in any order; neighbours have no influence on each other.
+            errors: 'raise', or 'return' for an error object in the place of a sample that cannot
+                be decided.
+            options: fields of `Options`.
+
         Raises:
-            MediaError, DecisionError: as `decide`.
+            SampleError, MediaError, DecisionError: as `decide`, naming the sample's index.
         """
-        if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
-            raise DecisionError(f"alpha={alpha}: must lie between 0 and 1, e.g. 0.1")
-        if not samples:
-            return []
-        started = time.perf_counter()
-        for sample in samples:
-            self._check_modalities(sample)
-        dataset = index_samples({"": samples}, self._store, self._store.encoder.spec)[""]
-        predictions = predict(self._model, dataset, len(samples), self._device, ahead=0)
-        temperature = self._calibration.temperature if self._calibration else 1.0
-        probabilities = softmax(predictions.logits, predictions.mask, temperature)
-        seconds = time.perf_counter() - started
-        return [
-            self._decision(sample, row[: len(sample.candidates)], alpha, seconds)
-            for sample, row in zip(samples, probabilities, strict=True)
-        ]
+        return list(self.stream(samples, max(len(samples), 1), errors=errors, **options))
+
+    def stream(
+        self,
+        samples: Iterable[Sample | ArbiterError],
+        batch_size: int = 32,
+        *,
+        errors: str = "raise",
+        **options: Any,
+    ) -> Iterator[Decision | ArbiterError]:
+        """Decide samples as they come, in order, `batch_size` at a time; memory stays flat.
+
+        Args:
+            samples: read no further than the batch at work. An error in the place of a sample
+                stands for one that could not even be made.
+            batch_size: samples decided together.
+            errors: as in `decide_batch`; with 'raise' all decisions before the error come first.
+            options: fields of `Options`.
+        """
+        if errors not in ("raise", "return"):
+            raise DecisionError(f"errors={errors}: must be raise or return")
+        if batch_size < 1:
+            raise DecisionError(f"batch_size={batch_size}: must be at least 1")
+        return self._stream(iter(samples), batch_size, errors == "raise", self._options(options))
+
+    def _stream(
+        self, samples: Iterator[Sample | ArbiterError], size: int, strict: bool, options: Options
+    ) -> Iterator[Decision | ArbiterError]:
+        first = 0
+        while chunk := list(itertools.islice(samples, size)):
+            results = self._decide_chunk(chunk, options)
+            for index, result in enumerate(results, first):
+                if strict and isinstance(result, ArbiterError):
+                    result.args = (f"sample {index}: {result}",)
+                    raise result
+                yield result
+            first += len(chunk)
+
+    def _decide_chunk(
+        self, chunk: Sequence[Sample | ArbiterError], options: Options
+    ) -> list[Decision | ArbiterError]:
+        """A result for each sample; those that can be read are decided together."""
+        results: list[Any] = list(chunk)
+        readable: dict[int, Sample] = {}
+        decoded: dict[object, Any] = {}
+        for place, sample in enumerate(chunk):
+            if not isinstance(sample, ArbiterError):
+                try:
+                    readable[place] = self._read(sample, decoded)
+                except ArbiterError as error:
+                    results[place] = error
+        if readable:
+            decisions = self._decide_apart(list(readable.values()), options)
+            for place, decision in zip(readable, decisions, strict=True):
+                results[place] = decision
+        return results
+
+    def _decide_apart(
+        self, samples: Sequence[Sample], options: Options
+    ) -> list[Decision | ArbiterError]:
+        """Decide together; one by one if the encoder refuses one of them, to find out which."""
+        try:
+            return list(self._decide(samples, options))
+        except ArbiterError as error:
+            if len(samples) == 1:
+                return [error]
+            return [self._decide_apart([sample], options)[0] for sample in samples]
+
+    def _read(self, sample: Sample, decoded: dict[object, Any]) -> Sample:
+        """The sample with its images decoded, so that what follows cannot fail on one of many.
+
+        Args:
+            decoded: images of the batch, by path or identity; each is decoded once.
+        """
+        if not isinstance(sample, Sample):
+            raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
+        self._check_modalities(sample)
+
+        def read(ref: ImageInput) -> Any:
+            name = ref if isinstance(ref, (str, Path)) else id(ref)
+            if name not in decoded:
+                decoded[name] = read_image(ref)
+            return decoded[name]
+
+        return dataclasses.replace(
+            sample,
+            images=tuple(map(read, sample.images)),
+            video=tuple(map(read, evenly(sample.video, self.max_frames))),
+        )
+
+    def _options(self, options: dict[str, Any]) -> Options:
+        """The options of a call, held against what the model can do."""
+        chosen = Options(**options)
+        stored = self.calibration.escalation if self.calibration else EscalationConfig()
+        chosen.thresholds(stored)
+        if chosen.deliberate and self._deployed.fitted.deliberated_temperature is None:
+            raise DecisionError(
+                "deliberate: this model was not calibrated for it; train with "
+                "calibration.deliberation.passes above 0"
+            )
+        return chosen
 
     def _check_modalities(self, sample: Sample) -> None:
         for modality in sample.modalities:
@@ -165,31 +277,14 @@ class Arbiter:
                     f"(it knows {', '.join(known) or 'text only'})"
                 )
 
-    def _decision(
-        self, sample: Sample, probabilities: np.ndarray, alpha: float, seconds: float
-    ) -> Decision:
-        index = int(probabilities.argmax())
-        chosen, reasons = None, []
-        if self._calibration is None:
-            reasons.append("the model is not calibrated")
-        else:
-            indices = prediction_set(probabilities, quantile(self._calibration.lac_scores, alpha))
-            chosen = tuple(sample.candidates[i] for i in indices)
-            if len(chosen) > 1:
-                reasons.append(f"{len(chosen)} candidates are plausible at level {1 - alpha:g}")
-        return Decision(
-            choice=sample.candidates[index],
-            index=index,
-            probabilities=tuple(probabilities.tolist()),
-            entropy=float(entropy(probabilities)),
-            prediction_set=chosen,
-            coverage=None if chosen is None else 1 - alpha,
-            escalate=bool(reasons),
-            reasons=tuple(reasons),
-            modalities=tuple(sorted(m.value for m in sample.modalities)),
-            seconds=seconds,
-        )
-
-
-def _reference(ref: ImageRef | str) -> ImageRef:
-    return Path(ref) if isinstance(ref, str) else ref
+    def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
+        """Decide samples that can be read."""
+        started = time.perf_counter()
+        dataset = index_samples({"": samples}, self._store, self._store.encoder.spec)[""]
+        encoded = time.perf_counter()
+        outcome = self._deployed.run(dataset, options.path)
+        timings = Timings(encoded - started, time.perf_counter() - encoded, len(samples))
+        return judge(
+            samples, outcome, options, timings, self.calibration, self._target,
+            self._deployed.bank is not None,
+        )  # fmt: skip

@@ -60,3 +60,9 @@ class RunInterrupted(RunError):
 
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says in its first line, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

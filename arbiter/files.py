@@ -15,7 +15,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from arbiter.errors import RunError, first_line
+from arbiter.strict_json import read_json
+
 MANIFEST = "MANIFEST.json"
+_MANIFEST_BYTES = 1 << 20
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TEMPORARY = ".writing"
 
 _REMEDIES = {
@@ -123,23 +128,43 @@ def write_manifest(directory: Path) -> None:
     fsync_path(directory)
 
 
-def manifest_problem(directory: Path) -> str | None:
-    """What is wrong with a directory, held against its MANIFEST.json, or None."""
+def verified_files(directory: Path) -> frozenset[str]:
+    """The names that a directory's MANIFEST.json lists, each one a whole file of that directory.
+
+    Directories may come from strangers: a manifest names files of its own directory only, and a
+    file is no link to somewhere else.
+
+    Raises:
+        RunError: what is wrong; the directory is not named in it.
+    """
     try:
-        listed = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        listed = read_json(directory / MANIFEST, _MANIFEST_BYTES)
     except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except ValueError:
-        return f"{MANIFEST} is damaged"
+        raise RunError(f"{MANIFEST} is missing") from None
+    except (ValueError, OSError) as error:
+        raise RunError(f"{MANIFEST} is damaged ({first_line(error)})") from None
     if not isinstance(listed, dict):
-        return f"{MANIFEST} is damaged"
+        raise RunError(f"{MANIFEST} is damaged (not an object)")
     for name, digest in listed.items():
-        # A manifest may come from a stranger: it names files of its own directory only.
-        if Path(name).name != name or not (directory / name).is_file():
-            return f"{name} is missing"
-        if file_digest(directory / name) != digest:
-            return f"{name} is damaged: its sha256 is not the one in {MANIFEST}"
-    return None
+        if not _FILE_NAME.fullmatch(name):
+            raise RunError(f"{MANIFEST} names {name[:60]!r}, which is no file of this directory")
+        path = directory / name
+        if not path.is_file():
+            raise RunError(f"{name} is missing")
+        if not _belongs(path, directory):
+            raise RunError(f"{name} is a link out of the directory; put the file itself there")
+        if file_digest(path) != digest:
+            raise RunError(f"{name} is damaged: its sha256 is not the one in {MANIFEST}")
+    return frozenset(listed)
+
+
+def _belongs(path: Path, directory: Path) -> bool:
+    """Whether a file lies in a directory; those of the hub's cache are links to its blobs."""
+    directory, target = directory.resolve(), path.resolve()
+    homes = [directory]
+    if directory.parent.name == "snapshots":
+        homes.append(directory.parent.parent / "blobs")
+    return any(target.parent == home for home in homes)
 
 
 @contextmanager

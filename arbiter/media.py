@@ -44,6 +44,8 @@ def load_image(ref: ImageRef) -> Image.Image:
             raise MediaError(
                 f"image: a {type(ref).__name__} is none; give a path, bytes, PIL image or array"
             )
+        if 0 in image.size:
+            raise MediaError(f"{name}: it has no pixels ({image.width} x {image.height})")
         image = ImageOps.exif_transpose(image)
         if image.mode == "RGB":
             image.load()

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from arbiter.errors import SampleError
+from arbiter.strict_json import is_unicode
 
 ImageRef = Path | bytes | Image.Image | np.ndarray
 
@@ -90,9 +91,16 @@ class Sample:
             return f"answer {self.answer} is not an index into {len(stripped)} candidates"
         if self.context is not None and not isinstance(self.context, str):
             return "the context must be a text"
+        for text in (self.question, self.context or "", *self.candidates):
+            if not is_unicode(text):
+                return f"the text {text[:40]!r} is not Unicode (it holds half of a surrogate pair)"
         mono = isinstance(self.audio, np.ndarray) and self.audio.ndim == 1
         if self.audio is not None and not (mono and self.audio.dtype == np.float32):
             return f"audio must be a mono float32 waveform at {AUDIO_RATE_HZ} Hz"
+        if self.audio is not None and not len(self.audio):
+            return "the audio is empty; leave it out"
+        if self.audio is not None and not np.isfinite(self.audio).all():
+            return "the audio holds values that are not finite"
         return None
 
     @property

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from PIL import Image
 
 from arbiter.config import describe_allowed
 from arbiter.errors import ArbiterError, RunInterrupted, UsageError
@@ -51,6 +53,8 @@ def run_app(
     logging.getLogger("huggingface_hub.utils._http").addFilter(
         lambda r: r.levelno > logging.WARNING
     )
+    # Pillow refuses pictures that are far too large; those half as large are read, without a word.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     mistakes: list[ArbiterError] = []
     begun = False
 
@@ -108,6 +112,16 @@ def run_app(
             del os.environ["HYDRA_FULL_ERROR"]
 
 
+<<<<<<< HEAD
+=======
+def default_config(config_name: str) -> dict:
+    """What an app does without overrides and without a person's own settings. Inside an app."""
+    # The group exists only where a person has made it.
+    overrides = ["~local"] if Path(CONF, "local").is_dir() else []
+    return OmegaConf.to_container(hydra.compose(config_name, overrides))
+
+
+>>>>>>> report
 def _refuse_unknown_flags(arguments: list[str]) -> None:
     """Say in one line what argparse would say in a screenful, with another status."""
     _, rest = get_args_parser().parse_known_args(arguments)
@@ -115,6 +129,7 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
         raise UsageError(
             f"{flag}: no such flag; settings are written as key=value, without dashes; see --help"
         )
+<<<<<<< HEAD
 
 
 def default_config(config_name: str) -> dict:
@@ -122,6 +137,8 @@ def default_config(config_name: str) -> dict:
     # The group exists only where a person has made it.
     overrides = ["~local"] if Path(CONF, "local").is_dir() else []
     return OmegaConf.to_container(hydra.compose(config_name, overrides))
+=======
+>>>>>>> report
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:

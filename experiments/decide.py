@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from omegaconf import DictConfig
 
-from arbiter.clips import load_audio, load_video
 from arbiter.config import instantiate
 from arbiter.console import console
-from arbiter.engine import Arbiter, Decision
+from arbiter.decision import Decision
+from arbiter.engine import Arbiter
 from experiments.app import quote_free_text, quote_text_lists, run_app
 from experiments.schema import DecideConfig
 
@@ -21,18 +20,23 @@ def main(composed: DictConfig) -> None:
     """Load, decide, print."""
     config: DecideConfig = instantiate(composed)
     arbiter = Arbiter.load(config.run, config.device)
-    video = config.frames
-    if config.video is not None:
-        video = load_video(Path(config.video), arbiter.max_frames)
+    if config.target_risk is not None:
+        arbiter.set_target_risk(config.target_risk)
     decision = arbiter.decide(
         config.question,
         config.candidates,
         context=config.context,
         image=config.image,
         images=config.images,
-        video=video,
-        audio=None if config.audio is None else load_audio(Path(config.audio)),
+        video=config.frames if config.video is None else config.video,
+        audio=config.audio,
+        source=config.source,
         alpha=config.alpha,
+        method=config.method,
+        per_source=config.per_source,
+        early_exit=config.early_exit,
+        deliberate=config.deliberate,
+        escalation=config.escalation,
     )
     for line in lines(decision, config.candidates):
         console.print(line, markup=False, soft_wrap=True)
@@ -44,15 +48,24 @@ def lines(decision: Decision, candidates: list[str]) -> list[str]:
     width = max(map(len, candidates))
     chosen = "none: the model is not calibrated"
     if decision.prediction_set is not None:
-        chosen = f"{{{', '.join(decision.prediction_set)}}} at {decision.coverage:.0%} coverage"
-    return [
+        chosen = f"{{{', '.join(decision.prediction_set)}}} at {decision.level:.0%} coverage"
+    reasons = "; ".join(reason.text for reason in decision.reasons)
+    printed = [
         f"choice          {decision.choice}",
         *(f"  {name:<{width}}  {p:7.2%}" for p, name in ranked),
         f"prediction set  {chosen}",
-        f"escalate        {'yes: ' + '; '.join(decision.reasons) if decision.escalate else 'no'}",
+        f"escalate        {'yes: ' + reasons if decision.escalate else 'no'}",
         f"entropy         {decision.entropy:.4f} nats",
+        f"early exit      {'yes: the draft head answered' if decision.early_exit else 'no'}",
+    ]
+    if decision.stability is not None:
+        mark = "certified" if decision.certified else "not certified"
+        printed.append(f"stability       {decision.stability:.2f}, {mark}")
+    printed += [f"note            {note}" for note in decision.notes]
+    return [
+        *printed,
         f"read            {', '.join(decision.modalities) or 'text only'}",
-        f"time            {decision.seconds * 1000:.0f} ms",
+        f"time            {decision.timings.seconds * 1000:.0f} ms",
     ]
 
 

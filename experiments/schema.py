@@ -7,8 +7,11 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
+from arbiter.calibration.config import CalibrationConfig
+from arbiter.calibration.conformal import METHODS
 from arbiter.config import option
 from arbiter.datasets.ai2d import AI2DConfig
+from arbiter.datasets.base import SPLITS
 from arbiter.datasets.easy_vqa import EasyVQAConfig
 from arbiter.datasets.gqa import GQAConfig
 from arbiter.datasets.jsonl import JsonlConfig
@@ -18,6 +21,7 @@ from arbiter.datasets.scienceqa import ScienceQAConfig
 from arbiter.datasets.seed_bench import SeedBench2Config, SeedBenchConfig
 from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
+from arbiter.evaluation.figures import ALPHAS
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
 from arbiter.sweeps.ranking import SweepConfig
@@ -66,6 +70,9 @@ class TrainConfig:
     objective: ObjectiveConfig = option(ObjectiveConfig(), help="Losses.")
     optimizer: Any = option(help="The optimizer.")
     schedule: ScheduleConfig = option(ScheduleConfig(), help="Epochs, batch, learning rate.")
+    calibration: CalibrationConfig = option(
+        CalibrationConfig(), help="Probabilities, sets, early exit, escalation."
+    )
     hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
 
 
@@ -83,6 +90,17 @@ class DecideConfig:
     frames: list[str] = option([], help="Paths of a clip's frames, in order, instead of video.")
     audio: str | None = option(None, help="Path of a WAV, FLAC, OGG or MP3 file.")
     alpha: float = option(0.1, help="Error level of the prediction set.", above=0, below=1)
+    method: str = option("lac", help="How the prediction set is made.", choices=METHODS)
+    per_source: bool = option(False, help="Calibrate the set on samples of `source` alone.")
+    source: str = option("", help="The data source that the question is like.")
+    early_exit: bool = option(True, help="Whether the draft head may answer.")
+    deliberate: bool = option(False, help="Stochastic passes, a tournament, and a stability.")
+    target_risk: float | None = option(
+        None, help="Escalate so that what stands is wrong at most so often.", above=0, below=1
+    )
+    escalation: dict[str, Any] = option(
+        {}, help="Thresholds other than the model's own: {max_entropy: 0.5}."
+    )
     device: str = option("cpu", help="Where the model runs.")
 
 
@@ -91,6 +109,36 @@ class ReportConfig:
     """`python -m experiments.report`."""
 
     run: str = option(help="A run directory.")
+
+
+@dataclass
+class EvaluateConfig:
+    """`python -m experiments.evaluate`."""
+
+    run: str = option(help="A finished run's directory.")
+    dataset: DatasetConfig | None = option(
+        None, help="What to evaluate on; null: the data that the run split up."
+    )
+    split: str = option(
+        "test", help="Which split of it; all takes every sample.", choices=(*SPLITS, "all")
+    )
+    max_samples: int | None = option(
+        None, help="Cap on samples, drawn by whole groups; null takes all.", low=1
+    )
+    alphas: list[float] = option(
+        list(ALPHAS), help="Error levels of the prediction sets.", above=0, below=1
+    )
+    per_source: bool = option(
+        False, help="Prediction sets from calibration samples of the same source alone."
+    )
+    latency_samples: int = option(
+        100, help="Samples decided one by one, from media to answer, for the time it takes.", low=0
+    )
+    name: str | None = option(
+        None, help="Name of the files in <run>/evaluation; null: the dataset, and the split."
+    )
+    paths: PathsConfig = option(PathsConfig(), help="Folders.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
 
 
 @dataclass
@@ -131,12 +179,26 @@ class BenchConfig:
     hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding: device, threads.")
 
 
+SOURCES: dict[str, type] = {
+    "ai2d": AI2DConfig,
+    "easy_vqa": EasyVQAConfig,
+    "gqa": GQAConfig,
+    "jsonl": JsonlConfig,
+    "robotics": RoboticsConfig,
+    "scienceqa": ScienceQAConfig,
+    "seed_bench": SeedBenchConfig,
+    "seed_bench_2": SeedBench2Config,
+}
+"""The schemas of data sources."""
+
+
 def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="report_schema", node=ReportConfig)
+    store.store(name="evaluate_schema", node=EvaluateConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)
     store.store(group="schema/encoder", name="raw", node=RawEncoderConfig)
@@ -144,15 +206,5 @@ def register() -> None:
     store.store(group="schema/optimizer", name="adamw", node=AdamWConfig)
     store.store(group="schema/optimizer", name="directml_adamw", node=DirectMLAdamWConfig)
     store.store(group="schema/optimizer", name="muon", node=MuonConfig)
-    sources = {
-        "ai2d": AI2DConfig,
-        "easy_vqa": EasyVQAConfig,
-        "gqa": GQAConfig,
-        "jsonl": JsonlConfig,
-        "robotics": RoboticsConfig,
-        "scienceqa": ScienceQAConfig,
-        "seed_bench": SeedBenchConfig,
-        "seed_bench_2": SeedBench2Config,
-    }
-    for name, node in sources.items():
+    for name, node in SOURCES.items():
         store.store(group="schema/source", name=name, node=node)

@@ -14,11 +14,17 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from arbiter.calibration.calibration import calibrate
+from arbiter.calibration.calibration import calibrate, describe_calibration
+from arbiter.calibration.deployed import UNCALIBRATED, Deployed
 from arbiter.config import build, instantiate
 from arbiter.console import console
 from arbiter.datasets.mix import load_mix
 from arbiter.encoders.base import Compute
+from arbiter.evaluation.data_record import write_record
+from arbiter.evaluation.document import document, write_document
+from arbiter.evaluation.figures import summary_figures
+from arbiter.evaluation.measure import measure
+from arbiter.evaluation.table import as_lines, tables
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
@@ -27,15 +33,15 @@ from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
 from arbiter.hardware.device import batches_ahead, resolve_device
 from arbiter.hardware.telemetry import describe
+from arbiter.model.bank import travelling_bank
 from arbiter.model.card import model_card
 from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
 from arbiter.model.files import save_model
-from arbiter.model.predict import predict, softmax
+from arbiter.model.predict import Running
 from arbiter.provenance import git_revision, versions
 from arbiter.report import choose_gallery, write_gallery, write_report
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
-from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
@@ -144,23 +150,32 @@ def train(
     best = trainer.fit(run, interruption)
 
     # Calibration, then the official test once, both through the path that `decide` takes
-    def scores(split: str, with_media: bool = True):
-        size, ahead = config.hardware.eval_batch_size, batches_ahead(config.hardware, device)
-        return predict(model, data[split], size, device, ahead, with_media)
-
-    calibration = calibrate(scores("calibration"), samples["calibration"])
-    test = {}
+    running = Running(
+        device, config.hardware.eval_batch_size, batches_ahead(config.hardware, device)
+    )
+    model.eval()
+    bank = None
+    if foils.weight and config.calibration.deliberation.passes:
+        texts = data["calibration"].tables["text"]
+        bank = travelling_bank(foils, further, texts, config.calibration.deliberation.bank)
+    calibration = calibrate(
+        model, data["calibration"], config.calibration, bank, running, config.seed
+    )
+    fitted = UNCALIBRATED if calibration is None else calibration.fitted
+    log.info("calibration: %s", describe_calibration(calibration))
+    deployed = Deployed(model, fitted, bank, running)
+    record = write_record(run.path, data)
+    test = None
     if samples["test"]:
-        seen, blind = scores("test"), scores("test", with_media=False)
-        probabilities = softmax(seen.logits, seen.mask, calibration.temperature)
-        write_gallery(run.path, "test", choose_gallery(samples["test"], probabilities))
-        test = evaluate_by_source(
-            samples["test"],
-            probabilities,
-            softmax(blind.logits, blind.mask, calibration.temperature),
-            MajorityBaseline(samples["train"]),
-        )
-        for line in table(test):
+        evidence = measure(deployed, calibration, data["test"], record.majority)
+        chosen = choose_gallery(samples["test"], evidence.outcome.probabilities)
+        write_gallery(run.path, "test", chosen)
+        test = document(
+            evidence, data["test"], record,
+            run=run.path, dataset="+".join(config.dataset.sources), split="test",
+        )  # fmt: skip
+        write_document(run.path, "test", test)
+        for line in as_lines(tables(test)):
             log.info("%s", line)
 
     # Run directory
@@ -171,13 +186,16 @@ def train(
         "best_epoch": best.epoch,
         "weights": best.kind,
         "validation": {"accuracy": best.accuracy, "loss": best.loss},
-        "calibration": {"samples": calibration.samples, "temperature": calibration.temperature},
-        "test": test,
+        "calibration": None if calibration is None else calibration.summary(bank),
+        "test": {} if test is None else summary_figures(test),
+        "exit": None if test is None else test["overall"]["exit"],
+        "deliberation": None if test is None else test["overall"]["certified"],
     }
     with new_directory(run.model) as directory:
         codecs = {kind: store.codecs(kind) for kind in kinds}
-        save_model(directory, model, encoder, codecs)
-        write_json_atomic(directory / "calibration.json", calibration.to_dict())
+        save_model(directory, model, encoder, codecs, bank)
+        if calibration is not None:
+            write_json_atomic(directory / "calibration.json", calibration.to_dict())
         write_text_atomic(directory / "README.md", model_card(summary, inputs))
     run.write_summary(summary)
     run.log("final", **summary)

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # Lower rooms first; a file may import its own level and those below.
 LEVELS = [
-    {"errors", "config", "seeds", "files", "console", "provenance"},
+    {"errors", "config", "seeds", "files", "strict_json", "console", "provenance"},
     {"sample", "hardware"},
     {"media"},
     {"clips"},
@@ -16,7 +16,9 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
+    {"evaluation"},
     {"training", "report", "sweeps"},
+    {"inputs", "decision", "judge"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -5,11 +5,61 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
-from arbiter.calibration.conformal import lac_scores
+import numpy as np
+
+from arbiter.calibration.config import CalibrationConfig
+from arbiter.calibration.conformal import (
+    METHODS,
+    RapsConfig,
+    answer_scores,
+    fill_empty,
+    prediction_sets,
+    quantile,
+    scores,
+)
+from arbiter.calibration.deliberation import deliberate, noise_source
+from arbiter.calibration.deployed import DELIBERATED, PATHS, Deployed, Fitted, Outcome
+from arbiter.calibration.escalation import EscalationConfig
+from arbiter.calibration.gate import GateFit, fit_gate
+from arbiter.calibration.risk import RiskCounts
 from arbiter.calibration.temperature import fit_temperature
-from arbiter.model.predict import Predictions, softmax
+from arbiter.features.dataset import FeatureDataset
+from arbiter.foils import FoilBank
+from arbiter.model.decision_model import DecisionModel
+from arbiter.model.predict import Running, predict, softmax
 from arbiter.sample import Sample
+from arbiter.seeds import hash_fraction
+
+FORMAT_VERSION = 2
+
+# A sample's scores differ by less than this from one batch to another. Without it, rounding would
+# decide on which side of a threshold the very sample falls that the threshold was taken from.
+_ROUNDING = 1e-6
+
+BySource = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class PathCalibration:
+    """What the decisions of one path are worth, from samples that nothing was fitted on.
+
+    Attributes:
+        scores: method -> source -> ascending scores of the right answers.
+        risk: how many decisions are wrong above each confidence.
+    """
+
+    scores: dict[str, BySource]
+    risk: RiskCounts
+
+    @cached_property
+    def pooled(self) -> dict[str, list[float]]:
+        """method -> ascending scores of all sources."""
+        return {
+            method: sorted(score for part in by_source.values() for score in part)
+            for method, by_source in self.scores.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -17,30 +67,188 @@ class Calibration:
     """The fit.
 
     Attributes:
-        temperature: divides the logits.
-        samples: how many samples it was fitted on.
-        split_digest: sha256 over the names of those samples.
-        lac_scores: ascending scores of the right answers, at that temperature.
+        fitted: temperatures, gate and deliberation.
+        gate: why the gate is as it is.
+        paths: by path that can be deployed.
+        fit_samples: samples behind temperatures and gate.
+        set_samples: samples behind sets and risks; from other groups.
+        split_digest: sha256 over the names of all of them.
+        empty_set, raps, escalation: as configured.
     """
 
-    temperature: float
-    samples: int
+    fitted: Fitted
+    gate: GateFit
+    paths: dict[str, PathCalibration]
+    fit_samples: int
+    set_samples: int
     split_digest: str
-    lac_scores: list[float]
+    empty_set: str
+    raps: RapsConfig
+    escalation: EscalationConfig
+
+    def prediction_sets(
+        self,
+        outcome: Outcome,
+        path: str,
+        method: str,
+        alpha: float,
+        sources: Sequence[str] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The sets of N samples that took a path.
+
+        Args:
+            sources: of each sample, for sets calibrated within its source; None for all together.
+
+        Returns:
+            sets bool [N, K]; how many calibration samples are behind each, int [N]; and whether
+            they are too few for the level, so that the set is all candidates, bool [N].
+        """
+        found = self.paths[path]
+        if sources is None:
+            behind = [found.pooled[method]] * len(outcome.mask)
+        else:
+            behind = [found.scores[method].get(source, []) for source in sources]
+        limits = {id(part): quantile(part, alpha) for part in behind}
+        threshold = np.array([limits[id(part)] for part in behind])
+        each = scores(method, outcome.probabilities, outcome.mask, outcome.uniform, self.raps)
+        sets = prediction_sets(each, threshold + _ROUNDING)
+        counts = np.array([len(part) for part in behind])
+        return (
+            fill_empty(sets, outcome.probabilities, self.empty_set),
+            counts,
+            np.isinf(threshold),
+        )
+
+    def summary(self, bank: FoilBank | None) -> dict:
+        """What a run's summary says of it: everything but the scores."""
+        fitted = self.fitted
+        return {
+            "samples": self.fit_samples + self.set_samples,
+            "fit_samples": self.fit_samples,
+            "set_samples": self.set_samples,
+            "split_digest": self.split_digest,
+            "temperature": fitted.full_temperature,
+            "draft_temperature": fitted.draft_temperature,
+            "deliberated_temperature": fitted.deliberated_temperature,
+            "gate": asdict(self.gate),
+            "foils": 0 if bank is None else len(bank),
+        }
 
     def to_dict(self) -> dict:
-        """As JSON."""
-        return asdict(self)
+        """As JSON; `read_calibration` takes it back."""
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
 
 
-def calibrate(predictions: Predictions, samples: Sequence[Sample]) -> Calibration:
-    """Fit temperature, then conformal scores, on held-out predictions."""
-    temperature = fit_temperature(predictions.logits, predictions.mask, predictions.answer)
-    probabilities = softmax(predictions.logits, predictions.mask, temperature)
-    names = sorted(f"{sample.source}/{sample.id}" for sample in samples)
+def calibrate(
+    model: DecisionModel,
+    dataset: FeatureDataset,
+    config: CalibrationConfig,
+    bank: FoilBank | None,
+    running: Running,
+    seed: int,
+) -> Calibration | None:
+    """Fit on one part of the calibration split, then run every path on the other part.
+
+    No group is on both sides, since samples about one picture resemble each other. Samples without
+    an answer are left out.
+
+    Returns:
+        None when a part is left without samples: then nothing may be called calibrated.
+    """
+    rows = np.array([r for r, sample in enumerate(dataset.samples) if sample.answer is not None])
+    fits = _fits([dataset.samples[row] for row in rows], config.fit_fraction, seed)
+    if not fits.any() or fits.all():
+        return None
+    fit_part, set_part = dataset.take(rows[fits]), dataset.take(rows[~fits])
+    fitted, gate = _fit(model, fit_part, config, bank, running, seed)
+    deployed = Deployed(model, fitted, bank, running)
+    paths = [p for p in PATHS if p != DELIBERATED or fitted.deliberated_temperature is not None]
+    names = sorted(f"{sample.source}/{sample.id}" for sample in dataset.samples)
     return Calibration(
-        temperature=temperature,
-        samples=len(samples),
+        fitted=fitted,
+        gate=gate,
+        paths={
+            path: _measure(deployed.run(set_part, path), set_part, config.raps) for path in paths
+        },
+        fit_samples=len(fit_part),
+        set_samples=len(set_part),
         split_digest=hashlib.sha256("\n".join(names).encode()).hexdigest(),
-        lac_scores=lac_scores(probabilities, predictions.answer).tolist(),
+        empty_set=config.empty_set,
+        raps=config.raps,
+        escalation=config.escalation,
+    )
+
+
+def _fits(samples: Sequence[Sample], fraction: float, seed: int) -> np.ndarray:
+    """Which samples serve temperatures and gate, bool [N]: whole groups, chosen by their hash.
+
+    Each side has at least one group, if there are two.
+    """
+    groups = sorted(
+        {sample.group for sample in samples},
+        key=lambda group: hash_fraction(seed, f"calibration/{group}"),
+    )
+    count = min(max(round(fraction * len(groups)), 1), len(groups) - 1)
+    chosen = set(groups[:count]) if count > 0 else set()
+    return np.array([sample.group in chosen for sample in samples], bool)
+
+
+def _fit(
+    model: DecisionModel,
+    part: FeatureDataset,
+    config: CalibrationConfig,
+    bank: FoilBank | None,
+    running: Running,
+    seed: int,
+) -> tuple[Fitted, GateFit]:
+    """Temperatures of maximum likelihood, and the gate."""
+    found = predict(model, part, running.batch_size, running.device, running.ahead)
+    draft_temperature = fit_temperature(found.draft_logits, found.mask, found.answer)
+    deliberated_temperature = None
+    if config.deliberation.passes:
+        source = noise_source(model, config.deliberation, seed)
+        thought = deliberate(model, part, source, bank, running)
+        deliberated_temperature = fit_temperature(thought.logits, thought.mask, found.answer)
+    draft = softmax(found.draft_logits, found.mask, draft_temperature)
+    disagrees = draft.argmax(axis=-1) != found.logits.argmax(axis=-1)
+    gate = fit_gate(draft, disagrees, config.gate)
+    fitted = Fitted(
+        draft_temperature=draft_temperature,
+        full_temperature=fit_temperature(found.logits, found.mask, found.answer),
+        deliberated_temperature=deliberated_temperature,
+        gate=gate.gate,
+        deliberation=config.deliberation,
+        seed=seed,
+    )
+    return fitted, gate
+
+
+def _measure(outcome: Outcome, part: FeatureDataset, raps: RapsConfig) -> PathCalibration:
+    """Conformal scores and risks of one path."""
+    answer = part.answer.numpy()
+    sources = np.array([sample.source for sample in part.samples])
+    right = outcome.probabilities.argmax(axis=-1) == answer
+
+    def by_source(method: str) -> BySource:
+        each = scores(method, outcome.probabilities, outcome.mask, outcome.uniform, raps)
+        return {
+            name: answer_scores(each[sources == name], answer[sources == name]).tolist()
+            for name in sorted(set(sources.tolist()))
+        }
+
+    return PathCalibration(
+        scores={method: by_source(method) for method in METHODS},
+        risk=RiskCounts.count(outcome.probabilities.max(axis=-1), right),
+    )
+
+
+def describe_calibration(calibration: Calibration | None) -> str:
+    """One line for a log."""
+    if calibration is None:
+        return "none: its split needs samples of at least two groups; decisions will say so"
+    gate = calibration.gate
+    return (
+        f"temperature {calibration.fitted.full_temperature:.3f} and gate from "
+        f"{calibration.fit_samples} samples, sets from {calibration.set_samples}; gate "
+        f"{'open' if gate.gate else 'shut'}: {gate.reason}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from arbiter.config import option
 from arbiter.datasets.base import SourceConfig
-from arbiter.errors import SourceError
+from arbiter.errors import SourceError, first_line
 
 
 def _read_errors() -> tuple[type[Exception], ...]:
@@ -120,7 +120,7 @@ class HubSplit:
             except StopIteration:
                 return
             except _read_errors() as error:
-                raise SourceError(f"{self}: reading failed: {_first_line(error)}") from error
+                raise SourceError(f"{self}: reading failed: {first_line(error)}") from error
             yield row
 
     def _open(self, columns: Sequence[str] | None = None) -> Any:
@@ -164,8 +164,8 @@ class HubSplit:
             if self.split not in splits:
                 return f"{self}: no such split; there are {', '.join(splits)}"
         except _read_errors() as second:
-            return f"{self}: {_first_line(error)} ({_first_line(second)})"
-        return f"{self}: {_first_line(error)}"
+            return f"{self}: {first_line(error)} ({first_line(second)})"
+        return f"{self}: {first_line(error)}"
 
 
 def _undecoded(data: Any) -> Any:
@@ -188,8 +188,3 @@ def _encoded(feature: Any) -> Any:
     if isinstance(getattr(feature, "feature", None), datasets.Image):
         return type(feature)(datasets.Image(decode=False))
     return feature
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

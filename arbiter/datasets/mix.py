@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +75,21 @@ class Mix(dict[str, list[Sample]]):
         self.statistics: dict[str, SourceStatistics] = {}
 
 
-def load_mix(config: DatasetConfig, seed: int) -> Mix:
+def load_mix(
+    config: DatasetConfig, seed: int, needed: Sequence[str] = ("train", "val", "calibration")
+) -> Mix:
     """Read every source and deal its samples into train, val, calibration and test.
 
     A cap applies to each official split in proportion to its size. Samples about the same picture,
     in one source or in several, get the same group, and no group is on two sides. A sample's source
     is the name that the mix gives it.
 
+    Args:
+        needed: splits that may not come out empty: those that every run needs.
+
     Raises:
-        SourceError: a source cannot be read, too much of it is damaged, or a split that every run
-            needs came out empty.
+        SourceError: a source cannot be read, too much of it is damaged, or a split that is needed
+            came out empty.
         ConfigError: a cap is smaller than any group.
     """
     sources: dict[str, _Checked] = {}
@@ -113,7 +119,7 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
             mix[split] += part
         mix.statistics[name] = SourceStatistics.count(own, source.skipped, source.carved_from)
         log.info("%s: %s", name, mix.statistics[name].line())
-    for split in ("train", "val", "calibration"):
+    for split in needed:
         if not mix[split]:
             names = ", ".join(config.sources)
             sizes = ", ".join(f"{len(part)} {name}" for name, part in mix.items())

@@ -27,7 +27,10 @@ class EncoderConfig:
     )
     mel_bins: int = option(64, help="Mel frequency bands of an audio token.", low=8, high=128)
     max_audio_tokens: int = option(
-        100, help="Audio tokens per clip, 0.1 s each; longer clips are pooled to fit.", low=1
+        100,
+        help="Audio tokens per clip, 0.1 s each; longer clips are pooled to fit.",
+        low=1,
+        high=32767,
     )
 
 

@@ -33,7 +33,9 @@ class RawEncoderConfig(EncoderConfig):
     """Options of the `raw` encoder."""
 
     _target_: str = field(default="arbiter.encoders.raw.RawEncoder", metadata={"help": "class"})
-    text_dim: int = option(256, help="Buckets that text n-grams are hashed into.", low=16)
+    text_dim: int = option(
+        256, help="Buckets that text n-grams are hashed into.", low=16, high=65536
+    )
     text_tokens: bool = option(False, help="Give each word as a token too, beside the whole text.")
     max_text_tokens: int = option(64, help="Words kept of a text as tokens.", low=1, high=4096)
     image_size: list[int] = option([64, 64], help="Height and width in pixels.", low=8, high=1024)

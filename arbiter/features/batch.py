@@ -7,7 +7,7 @@ U distinct texts, D features. Everything is padded; masks say what is real.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -101,6 +101,29 @@ class DecisionBatch:
             }
         )
 
+    def repeat_questions(self, times: int) -> DecisionBatch:
+        """Every question `times` in a row, about the same media: [B, Q] becomes [B, Q * times]."""
+
+        def repeat(values: torch.Tensor) -> torch.Tensor:
+            return values.repeat_interleave(times, dim=1)
+
+        return replace(
+            self,
+            **{
+                name: repeat(getattr(self, name))
+                for name in (
+                    "question", "question_mask", "context", "context_mask", "candidates",
+                    "candidate_mask", "answer", "sample",
+                )
+            },
+            text_tokens={
+                name: TextTokens(text.tokens, repeat(text.index), repeat(text.present))
+                for name, text in self.text_tokens.items()
+            },
+            foils=None if self.foils is None else repeat(self.foils),
+            foil_mask=None if self.foil_mask is None else repeat(self.foil_mask),
+        )  # fmt: skip
+
     def without_media(self) -> DecisionBatch:
         """The same questions with all media absent."""
         return DecisionBatch(**{**vars(self), "media": {}})
@@ -119,13 +142,14 @@ def media_specs(spec: FeatureSpec) -> dict[str, StreamSpec]:
     return kinds
 
 
-def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
+def assemble(dataset: FeatureDataset, blocks: torch.Tensor, detail: bool = True) -> DecisionBatch:
     """Gather the batch of B blocks of questions.
 
     Args:
         dataset: where the rows come from.
         blocks: int64 [B, Q] of sample indices; each row shares one media set and begins with a
             sample; -1 pads.
+        detail: False leaves out patches and words, which a draft does not read.
     """
     mask = blocks >= 0
     sample = blocks.clamp(min=0)
@@ -159,11 +183,11 @@ def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
         candidate_mask=spread(padded_mask, False),
         answer=spread(dataset.answer[flat], -1),
         sample=blocks,
-        media=_media(dataset, dataset.media[sample[:, 0]]),
+        media=_media(dataset, dataset.media[sample[:, 0]], detail),
         text_tokens={
             name: _text_tokens(dataset, rows, spread)
             for name, rows in (("question", dataset.question[flat]), ("context", context_rows))
-            if "tokens" in dataset.tables["text"].streams and bool((rows >= 0).any())
+            if detail and "tokens" in dataset.tables["text"].streams and bool((rows >= 0).any())
         },
         foils=spread(foils[0].view_as(foil_rows)) if foils else None,
         foil_mask=spread(foil_rows >= 0, False) if foils else None,
@@ -187,14 +211,14 @@ def _text_tokens(
     )
 
 
-def _media(dataset: FeatureDataset, media: torch.Tensor) -> dict[str, MediaTokens]:
+def _media(dataset: FeatureDataset, media: torch.Tensor, detail: bool) -> dict[str, MediaTokens]:
     """The media tokens of the media sets [B]."""
     found = {}
     images, image_counts = dataset.media_images.take(media)
     if len(images):
         streams = dataset.tables["image"].streams
         found["image"] = MediaTokens(*pad(streams["pooled"].gather(images)[0], image_counts))
-        if "patches" in streams:
+        if detail and "patches" in streams:
             values, positions = streams["patches"].gather(images)
             counts = torch.zeros_like(image_counts)
             counts.index_add_(0, owners(image_counts), streams["patches"].counts[images])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +57,21 @@ class FeatureDataset:
 
     def __len__(self) -> int:
         return len(self.question)
+
+    def take(self, rows: Sequence[int] | torch.Tensor) -> FeatureDataset:
+        """Some of the samples, over the same tables and media sets."""
+        index = torch.as_tensor(rows, dtype=torch.int64)
+        foils = self.foils
+        return replace(
+            self,
+            question=self.question[index],
+            context=self.context[index],
+            candidates=self.candidates.select(index),
+            answer=self.answer[index],
+            media=self.media[index],
+            samples=[self.samples[row] for row in index.tolist()],
+            foils=None if foils is None else replace(foils, place=foils.place[index]),
+        )
 
 
 class _References:

@@ -59,3 +59,12 @@ class Ragged:
         starts = self.offsets[index]
         lengths = self.offsets[index + 1] - starts
         return self.flat[spans(starts, lengths)], lengths
+
+    def select(self, index: torch.Tensor) -> Ragged:
+        """The chosen lists, in the order of `index` int64 [R]."""
+        flat, lengths = self.take(index)
+        return Ragged(flat, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+    def lists(self) -> list[list[int]]:
+        """As Python lists."""
+        return [part.tolist() for part in self.flat.split(self.offsets.diff().tolist())]

@@ -21,14 +21,15 @@ from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
+from arbiter.model.noise import Noise
 from arbiter.sample import Modality, Sample
 
 CONTEXT = "context"
 _QUESTION = "question"
-_PATCHES = "patches"
+PATCHES = "patches"
 _MODALITY_OF = {
     "image": Modality.IMAGE,
-    _PATCHES: Modality.IMAGE,
+    PATCHES: Modality.IMAGE,
     "video": Modality.VIDEO,
     "audio": Modality.AUDIO,
 }
@@ -38,17 +39,17 @@ _MODALITY_OF = {
 class ArchitectureConfig:
     """Size and kind of the fusion model."""
 
-    hidden_dim: int = option(128, help="Width of every token.", low=8)
+    hidden_dim: int = option(128, help="Width of every token.", low=8, high=65536)
     num_heads: int = option(4, help="Attention heads; must divide hidden_dim.", low=1)
-    num_layers: int = option(3, help="Fusion layers.", low=1)
+    num_layers: int = option(3, help="Fusion layers.", low=1, high=512)
     attention: str = option(
         "prefix",
         help="prefix: questions about one image share its tokens; full: all tokens see all tokens.",
         choices=("prefix", "full"),
     )
     dropout: float = option(0.0, help="Dropout of residual branches and heads.", low=0, below=1)
-    scoring_dim: int = option(128, help="Width of the decision head.", low=8)
-    draft_dim: int = option(64, help="Width of the draft head.", low=8)
+    scoring_dim: int = option(128, help="Width of the decision head.", low=8, high=65536)
+    draft_dim: int = option(64, help="Width of the draft head.", low=8, high=65536)
     moe: MoEConfig = option(MoEConfig(), help="Mixture of experts.")
 
     def check(self) -> None:
@@ -78,6 +79,21 @@ class DecisionOutput:
     draft_logits: torch.Tensor
     routing: list[RoutingStats]
     foil_logits: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a question came to, before any candidate is looked at.
+
+    Attributes:
+        decision_BQH: the decision tokens.
+        image_BD: the pooled image of each block; None without any.
+        routing: statistics of each layer's router.
+    """
+
+    decision_BQH: torch.Tensor
+    image_BD: torch.Tensor | None
+    routing: list[RoutingStats]
 
 
 def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
@@ -138,38 +154,68 @@ class DecisionModel(nn.Module):
             self.text_token_type = nn.ParameterDict({name: _embedding(hidden) for name in texts})
         aligned = spec.aligned and "image" in kinds
         self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout, aligned)
-        pooled = {kind: s.dim for kind, s in kinds.items() if kind != _PATCHES}
+        pooled = {kind: s.dim for kind, s in kinds.items() if kind != PATCHES}
         self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
     def forward(self, batch: DecisionBatch) -> DecisionOutput:
         """Score every candidate of every question. Media the model has no input for is ignored."""
-        question_BQD = F.embedding(batch.question, batch.texts)
-        context_BQD = None
-        if self.embed_context is not None:
-            context_BQD = F.embedding(batch.context, batch.texts) * batch.context_mask[..., None]
-        media = {kind: tokens for kind, tokens in batch.media.items() if kind in self.embed_media}
-
-        own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
-        media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
-        decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL)
-        pooled = {k: _mean(tokens) for k, tokens in media.items() if k != _PATCHES}
+        fused = self.fuse(batch)
         # Foils are scored as if they were further candidates.
         scored = batch.candidates
         if batch.foils is not None:
             scored = torch.cat([batch.candidates, batch.foils], dim=-1)
-        scores = self.head(decision_BQH, batch.texts, scored, pooled.get("image"))
+        scores = self.score(fused, batch.texts, scored)
         candidates = batch.candidates.shape[-1]
         logits, foil_logits = scores, None
         if batch.foils is not None:
             logits, foil_logits = scores[..., :candidates], scores[..., candidates:]
             foil_logits = mask_logits(foil_logits, batch.foil_mask)
-        draft = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return DecisionOutput(
             mask_logits(logits, batch.candidate_mask),
-            mask_logits(draft, batch.candidate_mask),
-            routing,
+            self.draft_logits(batch),
+            fused.routing,
             foil_logits,
         )
+
+    def draft_logits(self, batch: DecisionBatch) -> torch.Tensor:
+        """The draft head's scores, float32 [B, Q, K]; nothing is fused for them."""
+        question_BQD, context_BQD = self._texts(batch)
+        pooled = {k: _mean(tokens) for k, tokens in self._known(batch).items() if k != PATCHES}
+        scores = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
+        return mask_logits(scores, batch.candidate_mask)
+
+    def fuse(self, batch: DecisionBatch, noise: Noise | None = None) -> Fused:
+        """What each question comes to, read with its context and media.
+
+        Args:
+            noise: disturbs the questions' own tokens; the media of a block is computed once.
+        """
+        question_BQD, context_BQD = self._texts(batch)
+        media = self._known(batch)
+        own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
+        media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
+        decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise)
+        if noise is not None:
+            decision_BQH = decision_BQH * noise.decision_BQH
+        image_BD = _mean(media["image"]) if "image" in media else None
+        return Fused(decision_BQH, image_BD, routing)
+
+    def score(
+        self, fused: Fused, texts_UD: torch.Tensor, candidates_BQK: torch.Tensor
+    ) -> torch.Tensor:
+        """The decision head's scores, float32 [B, Q, K], of any texts."""
+        return self.head(fused.decision_BQH, texts_UD, candidates_BQK, fused.image_BD)
+
+    def _texts(self, batch: DecisionBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Features of questions and contexts [B, Q, D]; contexts are None without that input."""
+        context_BQD = None
+        if self.embed_context is not None:
+            context_BQD = F.embedding(batch.context, batch.texts) * batch.context_mask[..., None]
+        return F.embedding(batch.question, batch.texts), context_BQD
+
+    def _known(self, batch: DecisionBatch) -> dict[str, MediaTokens]:
+        """The media that the model has inputs for."""
+        return {kind: tokens for kind, tokens in batch.media.items() if kind in self.embed_media}
 
     def finish_step(self) -> None:
         """Tell every router that an optimizer step is over."""
@@ -229,7 +275,7 @@ class DecisionModel(nn.Module):
         return index
 
     def _fuse(
-        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL
+        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise
     ) -> tuple[torch.Tensor, list[RoutingStats]]:
         """Run the layers; the decision tokens [B, Q, H] and the routers' statistics."""
         B, Q = own_BQLH.shape[:2]
@@ -241,12 +287,14 @@ class DecisionModel(nn.Module):
             media_mask_BS = media_mask_BS & own_mask_BQL[:, :, :1].reshape(B * Q, 1)
             own_BQLH = own_BQLH.flatten(0, 1)[:, None]
             own_mask_BQL = own_mask_BQL.flatten(0, 1)[:, None]
+            noise = None if noise is None else noise.one_question_a_block()
         routing = []
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
             media_BSH, own_BQLH, stats = layer(
-                media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last
-            )
+                media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last,
+                None if noise is None else noise.layer(number),
+            )  # fmt: skip
             if stats is not None:
                 routing.append(RoutingStats(_block_mean(stats.probabilities, B), stats.load))
         return self.norm(own_BQLH[:, :, 0]).view(B, Q, -1), routing

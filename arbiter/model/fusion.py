@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
+from arbiter.model.noise import LayerNoise
 
 
 class FusionLayer(nn.Module):
@@ -48,8 +49,12 @@ class FusionLayer(nn.Module):
         media_mask_BS: torch.Tensor,
         own_mask_BQL: torch.Tensor,
         last: bool,
+        noise: LayerNoise | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, RoutingStats | None]:
         """One layer. With `last`, only decision tokens are computed and returned.
+
+        Args:
+            noise: acts on the questions' own tokens; media stay as they are.
 
         Returns:
             media [B, S, H] (S = 0 with `last`), own [B, Q, L, H] (L = 1 with `last`), statistics.
@@ -68,10 +73,18 @@ class FusionLayer(nn.Module):
         key, value = self.key_value(normed).chunk(2, dim=-1)
         attend = self._attend_prefix if self.prefix else self._attend_full
         attended = attend(*map(self._split, (query, key, value)), S, media_mask_BS, own_mask_BQL)
-        x_BTH = x_BTH + self.dropout(self.out(attended.transpose(1, 2).flatten(2)))
+        attended = self.dropout(self.out(attended.transpose(1, 2).flatten(2)))
+        router_noise = None
+        if noise is not None:
+            attended = attended * _on_own(noise.attention_BQH, S, L, 1.0)
+            router_noise = _on_own(noise.router_BQE, S, L, 0.0)
+        x_BTH = x_BTH + attended
 
-        y_BTH, stats = self.moe(self.moe_norm(x_BTH), mask_BT)
-        x_BTH = x_BTH + self.dropout(y_BTH)
+        y_BTH, stats = self.moe(self.moe_norm(x_BTH), mask_BT, router_noise)
+        y_BTH = self.dropout(y_BTH)
+        if noise is not None:
+            y_BTH = y_BTH * _on_own(noise.experts_BQH, S, L, 1.0)
+        x_BTH = x_BTH + y_BTH
         return x_BTH[:, :S], x_BTH[:, S:].view(B, Q, L, H), stats
 
     def _split(self, x_BTH: torch.Tensor) -> torch.Tensor:
@@ -116,3 +129,9 @@ class FusionLayer(nn.Module):
         weights_media, weights_own = scores.softmax(dim=-1).split([read_S, read_L], dim=-1)
         read = weights_media.flatten(2, 3) @ value_media + (weights_own @ value_own).flatten(2, 3)
         return torch.cat([*parts, read], dim=2)
+
+
+def _on_own(noise_BQC: torch.Tensor, media: int, length: int, neutral: float) -> torch.Tensor:
+    """A question's noise for each of its own `length` tokens, behind `media` neutral ones."""
+    own = noise_BQC.repeat_interleave(length, dim=1)
+    return torch.cat([own.new_full((len(own), media, own.shape[-1]), neutral), own], dim=1)

@@ -23,11 +23,13 @@ from arbiter.hardware.kernels import grouped_matmul
 class MoEConfig:
     """Size and routing of the mixture of experts."""
 
-    num_routed_experts: int = option(4, help="Experts that the router chooses among.", low=1)
-    num_shared_experts: int = option(1, help="Experts that every token passes.", low=0)
+    num_routed_experts: int = option(
+        4, help="Experts that the router chooses among.", low=1, high=65536
+    )
+    num_shared_experts: int = option(1, help="Experts that every token passes.", low=0, high=1024)
     top_k: int = option(2, help="Routed experts per token.", low=1)
-    ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1)
-    shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1)
+    ffn_dim: int = option(128, help="Hidden width of a routed expert.", low=1, high=262144)
+    shared_ffn_dim: int = option(256, help="Hidden width of a shared expert.", low=1, high=262144)
     balance: str = option(
         "loss",
         help="loss: objective.balance_weight spreads the load; bias: a bias on the choice does.",
@@ -95,9 +97,17 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("bias_E", torch.zeros(experts) if biased else None)
 
     def forward(
-        self, x_BTH: torch.Tensor, mask_BT: torch.Tensor
+        self,
+        x_BTH: torch.Tensor,
+        mask_BT: torch.Tensor,
+        noise_BTE: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, RoutingStats | None]:
         """Transform the real tokens; padding comes out as zero.
+
+        Args:
+            x_BTH: tokens.
+            mask_BT: true where a token is real.
+            noise_BTE: added to the router's logits, or None.
 
         Returns:
             [B, T, H] and the router's statistics; None with `balance: bias`, which needs none.
@@ -109,7 +119,11 @@ class MixtureOfExperts(nn.Module):
         if not dense:
             real_N = mask_BT.flatten().nonzero().squeeze(1)
             x_NH = x_NH.index_select(0, real_N)
-        probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
+        logits_NE = F.linear(x_NH.float(), self.router.weight.float())
+        if noise_BTE is not None:
+            noise_NE = noise_BTE.flatten(0, 1)
+            logits_NE = logits_NE + (noise_NE if dense else noise_NE.index_select(0, real_N))
+        probs_NE = F.softmax(logits_NE, dim=-1)
         gates_Nk, experts_Nk = self._choose(probs_NE)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
         routed = self._routed_dense if dense else self._routed_grouped

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from arbiter.features.batch import assemble
+from arbiter.features.batch import DecisionBatch, assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
@@ -46,6 +47,76 @@ def softmax(logits: np.ndarray, mask: np.ndarray, temperature: float = 1.0) -> n
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
+@dataclass(frozen=True)
+class Running:
+    """How a model is run over a dataset; nothing here changes a result beyond rounding.
+
+    Attributes:
+        device: of the model.
+        batch_size: blocks (media sets with their questions) at a time.
+        ahead: batches prepared in advance.
+    """
+
+    device: torch.device = torch.device("cpu")
+    batch_size: int = 32
+    ahead: int = 0
+
+
+def batches(
+    dataset: FeatureDataset, running: Running, with_media: bool = True, detail: bool = True
+) -> Iterator[DecisionBatch]:
+    """All samples in batches; see `assemble` for `detail`."""
+    blocks = blocks_of(dataset, _QUESTIONS_PER_BLOCK)
+    parts = (assemble(dataset, part, detail) for part in blocks.split(running.batch_size))
+    for batch in prefetch(parts, running.ahead):
+        yield batch if with_media else batch.without_media()
+
+
+def collect(
+    dataset: FeatureDataset,
+    parts: Iterable[DecisionBatch],
+    score: Callable[[DecisionBatch], Sequence[torch.Tensor]],
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Scores of every sample, put in the dataset's order.
+
+    Args:
+        score: gives one or more scorings [B, Q, K] of a batch, always as many.
+
+    Returns:
+        Each scoring, float32 [N, K], lowest finite value where padded; and the mask bool [N, K].
+    """
+    widest = int(dataset.candidates.offsets.diff().max())
+    mask = torch.zeros(len(dataset), widest, dtype=torch.bool)
+    scorings: list[torch.Tensor] = []
+    for batch in parts:
+        rows = batch.sample[batch.question_mask]
+        width = batch.candidate_mask.shape[-1]
+        mask[rows, :width] = batch.candidate_mask[batch.question_mask]
+        scored = score(batch)
+        if not scorings:
+            lowest = torch.finfo(torch.float32).min
+            scorings = [torch.full(mask.shape, lowest) for _ in scored]
+        for whole, part in zip(scorings, scored, strict=True):
+            whole[rows, :width] = part.float().cpu()[batch.question_mask]
+    return [whole.numpy() for whole in scorings], mask.numpy()
+
+
+@torch.no_grad()
+def predict_draft(
+    model: DecisionModel, dataset: FeatureDataset, running: Running, with_media: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """The draft head's logits float32 [N, K] and their mask; nothing is fused for them.
+
+    The model is in evaluation mode.
+    """
+    (logits,), mask = collect(
+        dataset,
+        batches(dataset, running, with_media, detail=False),
+        lambda batch: (model.draft_logits(batch.to(running.device)),),
+    )
+    return logits, mask
+
+
 @torch.no_grad()
 def predict(
     model: DecisionModel,
@@ -64,20 +135,12 @@ def predict(
     """
     was_training = model.training
     model.eval()
-    widest = int(dataset.candidates.offsets.diff().max())
-    lowest = torch.finfo(torch.float32).min
-    logits = torch.full((len(dataset), widest), lowest)
-    draft_logits = logits.clone()
-    mask = torch.zeros(len(dataset), widest, dtype=torch.bool)
-    blocks = blocks_of(dataset, _QUESTIONS_PER_BLOCK)
-    batches = (assemble(dataset, part) for part in blocks.split(batch_size))
-    for batch in prefetch(batches, ahead):
-        moved = batch.to(device)
-        output = model(moved if with_media else moved.without_media())
-        rows = batch.sample[batch.question_mask]
-        width = batch.candidate_mask.shape[-1]
-        logits[rows, :width] = output.logits.float().cpu()[batch.question_mask]
-        draft_logits[rows, :width] = output.draft_logits.float().cpu()[batch.question_mask]
-        mask[rows, :width] = batch.candidate_mask[batch.question_mask]
+
+    def score(batch: DecisionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        output = model(batch.to(device))
+        return output.logits, output.draft_logits
+
+    parts = batches(dataset, Running(device, batch_size, ahead), with_media)
+    (logits, draft_logits), mask = collect(dataset, parts, score)
     model.train(was_training)
-    return Predictions(logits.numpy(), draft_logits.numpy(), mask.numpy(), dataset.answer.numpy())
+    return Predictions(logits, draft_logits, mask, dataset.answer.numpy())

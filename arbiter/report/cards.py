@@ -24,7 +24,7 @@ def decisions(run: RunFiles) -> page.Section:
     parts = [page.note(text)]
     for kind, color in (("right", "green"), ("wrong", "red")):
         shown = gallery[kind]
-        parts.append(Markup("<h3>{} {}</h3>").format(len(shown), kind))
+        parts.append(Markup("<h3>{}</h3>").format(kind.capitalize()))
         if shown:
             cards = page.join(_card(decision, color) for decision in shown)
             parts.append(Markup('<div class="gallery">{}</div>').format(cards))
@@ -47,7 +47,7 @@ def _card(decision: dict, color: str) -> Markup:
         decision["question"],
         context,
         page.join(map(_bar, decision["candidates"])),
-        f"{more} more candidates · " if more else "",
+        f"{more} more · " if more else "",
         decision["source"],
     )
 

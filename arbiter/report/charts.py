@@ -43,7 +43,7 @@ class Chart:
     grid: bool = True
     _marks: list[Markup] = field(default_factory=list)
 
-    _TOP, _RIGHT, _BOTTOM = 24, 12, 36
+    _TOP, _RIGHT, _BOTTOM = 9, 12, 36
 
     def px(self, value: float) -> float:
         """The horizontal place of a value of x."""
@@ -123,11 +123,11 @@ class Chart:
         return self
 
     def render(self) -> Markup:
-        """The legend, if anything has a label, and the picture."""
-        legend = ""
-        if self.keys:
-            keys = join(Markup('<span class="{}">{}</span>').format(*key) for key in self.keys)
-            legend = Markup('<div class="legend">{}</div>').format(keys)
+        """The legend, with what y measures, and the picture."""
+        # Even an empty legend keeps the axes of neighbours on one line.
+        keys = Markup("<b>{}</b>").format(self.y.label) if self.y.label else Markup("")
+        keys += join(Markup('<span class="{}">{}</span>').format(*key) for key in self.keys)
+        legend = Markup('<div class="legend">{}</div>').format(keys)
         body = join([*self._frame(), *self._marks])
         return legend + svg(self.title, self.width, self.height, body)
 
@@ -151,8 +151,6 @@ class Chart:
         parts.append(Markup('<path class="axis" d="M{} {}H{}"/>').format(self.left, bottom, right))
         if self.x.label:
             parts.append(_text((self.left + right) / 2, self.height - 5, self.x.label, "middle"))
-        if self.y.label:
-            parts.append(_text(0, 9, self.y.label))
         return parts
 
 

@@ -10,7 +10,7 @@ from arbiter.report import page
 from arbiter.report.axes import Axis, Names, share
 from arbiter.report.charts import Chart
 from arbiter.report.run_files import RunFiles
-from arbiter.report.wording import duration, interval, number, percent
+from arbiter.report.wording import duration, fixed, interval, moment, number, percent
 
 _BASELINES = {
     "question_only_accuracy": ("question only", "orange"),
@@ -23,13 +23,31 @@ _CALIBRATED_ALPHA = 0.1
 def lead(run: RunFiles) -> Markup:
     """One line that says what this is, and what a reader must know before any figure."""
     status = run.status.get("status", "unknown")
-    words = {"train": "trained", "time": run.status.get("time", "")}
-    parts = [page.paragraph(f"A decision model. {status.capitalize()}, {words['time']}.", "soft")]
+    text = f"{status.capitalize()}, {moment(run.status.get('time'))}. {_trained_on(run)}"
+    parts = [page.paragraph(text, "soft")]
     if run.facts.get("encoder", {}).get("random_weights"):
         parts.append(page.alert("The encoder has random weights, as asked for.", "red"))
     if status != "finished":
         parts.append(page.alert(_unfinished(run), "red" if status == "failed" else "orange"))
     return page.join(parts)
+
+
+def _trained_on(run: RunFiles) -> str:
+    """Samples, encoder and size in one sentence."""
+    facts = run.facts
+    if not facts:
+        return ""
+    train = [f"{part['splits'].get('train', 0):,} {source}" for source, part in _sources(facts)]
+    size = facts.get("parameters", {}).get("trainable", 0)
+    encoder = facts.get("encoder", {}).get("name", "unknown")
+    return (
+        f"A decision model of {size / 1e6:.2f} million trained parameters over the encoder "
+        f"{encoder}, trained on {' + '.join(train)} samples."
+    )
+
+
+def _sources(facts: dict) -> list[tuple[str, dict]]:
+    return list((facts.get("sources") or {}).items())
 
 
 def _unfinished(run: RunFiles) -> Markup:
@@ -69,7 +87,8 @@ def headline(run: RunFiles) -> page.Section:
 
 _CAPTION = (
     "Lines are 95% intervals. Question only: the same model with all media left out; majority: the "
-    "most frequent training answer to a question; chance: one of the candidates at random."
+    "most frequent training answer to a question; chance: one of the candidates at random. "
+    "NLL is in nats."
 )
 
 
@@ -106,7 +125,10 @@ def _tiles(run: RunFiles) -> Markup:
         below += f"sets of {number(conformal['mean_set_size'], 3)} candidates"
         items.append(("Coverage of sets", percent(conformal["coverage"], 1), below))
     if part.get("exit"):
-        below = f"agree with the full model in {percent(part['exit']['agreement'], 1)}"
+        agreement = part["exit"]["agreement"]
+        below = "the draft head was never sure enough"
+        if agreement is not None:
+            below = f"the full model agrees in {percent(agreement, 1)}"
         items.append(("Early exits", percent(part["exit"]["rate"], 1), below))
     if part.get("latency"):
         below = f"95% within {duration(part['latency']['p95_seconds'])}"
@@ -130,6 +152,7 @@ def _dots(rows: list[tuple[str, dict]]) -> Markup:
     height = 60 + 24 * len(rows)
     title = "test accuracy and baselines"
     chart = Chart(Axis(0, 1, "", share), Names(names), title, height=height, left=left)
+    chart.keys.append(("blue", "model"))
     for i, (_, part) in enumerate(rows):
         low, high = part["accuracy_interval"]
         chart.segment((low, i), (high, i), "blue")
@@ -142,13 +165,13 @@ def _dots(rows: list[tuple[str, dict]]) -> Markup:
 
 
 def _table(rows: list[tuple[str, dict]]) -> Markup:
-    head = ["test", "n", "accuracy", "95% interval", *(label for label, _ in _BASELINES.values()),
-            "NLL (nats)", "Brier", "ECE"]  # fmt: skip
+    head = ["", "n", "accuracy", "95% interval", *(label for label, _ in _BASELINES.values()),
+            "NLL", "Brier", "ECE"]  # fmt: skip
     lines = [
         (
             name, f"{part['n']:,}", percent(part["accuracy"]), interval(part["accuracy_interval"]),
             *(percent(part.get(key)) for key in _BASELINES),
-            *(number(part.get(key)) for key in ("nll", "brier", "ece")),
+            *(fixed(part.get(key)) for key in ("nll", "brier", "ece")),
         )
         for name, part in rows
     ]  # fmt: skip

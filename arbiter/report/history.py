@@ -156,7 +156,8 @@ def experts(run: RunFiles) -> page.Section:
         figures.append(page.figure(f"Layer {layer + 1}", picture, "", numbers))
     text = (
         f"The share of all routing choices that went to each of {count} experts; an even load is "
-        f"{percent(1 / count, 1)}. The deepest colour is {percent(full, 0)}, white is none."
+        f"{percent(1 / count, 1)}. The deeper the "
+        f"colour the more, up to {percent(full, 0)}."
     )
     return page.Section(name, title, page.note(text) + page.charts(figures))
 

@@ -137,6 +137,11 @@ def charts(figures: Iterable[Markup]) -> Markup:
     return Markup('<div class="charts">{}</div>').format(join(figures))
 
 
+def cell(body: Markup) -> Markup:
+    """Something else that stands between figures, such as a table."""
+    return Markup("<div>{}</div>").format(body)
+
+
 def beside(chart: Markup, rest: Markup) -> Markup:
     """A figure, and at its right what needs more room than a chart."""
     return Markup('<div class="beside">{}<div>{}</div></div>').format(chart, rest)

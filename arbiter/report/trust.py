@@ -8,7 +8,7 @@ from arbiter.report import page
 from arbiter.report.axes import Axis, share
 from arbiter.report.charts import Chart
 from arbiter.report.run_files import RunFiles
-from arbiter.report.wording import interval, number, percent
+from arbiter.report.wording import fixed, interval, number, percent
 
 _ABSENT = "No evaluation/test.json: a run writes it when it has scored its test split."
 
@@ -42,24 +42,32 @@ def _calibration(evaluation: dict) -> Markup:
         for name, part in _named(evaluation)
         if (part.get("curves") or {}).get("reliability")
     ]
+    keys = {"nll": "NLL (nats)", "brier": "Brier score", "ece": "ECE"}
+    named = [(name, part.get("uncalibrated") or {}, part) for name, part in _named(evaluation)]
     rows = [
-        (name, *(number(figures.get(key))
-                 for key in ("nll", "brier", "ece")
-                 for figures in (part.get("uncalibrated") or {}, part)))
-        for name, part in _named(evaluation)
-    ]  # fmt: skip
-    kinds = ("NLL (nats)", "Brier", "ECE")
-    head = ["test", *(f"{kind} {when}" for kind in kinds for when in ("before", "after"))]
-    return page.note(text) + page.charts(figures) + page.table(head, rows)
+        (label, fixed(named[0][1].get(key)), fixed(named[0][2].get(key)))
+        for key, label in keys.items()
+    ]
+    table = page.table(["", "before", "after"], rows)
+    if len(named) > 1:
+        rows = [
+            (name, *(fixed(figures.get(key)) for key in keys for figures in (before, after)))
+            for name, before, after in named
+        ]
+        head = ["", *(f"{label} {when}" for label in keys.values() for when in ("before", "after"))]
+        table += page.details("by source", page.table(head, rows))
+    return page.note(text) + page.charts([*figures, page.cell(table)])
 
 
 def _reliability(title: str, curves: dict) -> Markup:
     bins = curves["reliability"]
     unit = Axis(0, 1, "confidence", share)
-    chart = Chart(unit, Axis(0, 1, "accuracy", share), title, height=260)
+    chart = Chart(unit, Axis(0, 1, "share of right decisions", share), title, height=260)
     chart.rule((0, 0), (1, 1))
     rows = []
     for when, color in (("before", "orange"), ("after", "blue")):
+        if when not in bins:
+            continue
         confidence = [b["confidence"] for b in bins[when]]
         accuracy = [b["accuracy"] for b in bins[when]]
         hints = [f"{b['n']:,} decisions" for b in bins[when]]
@@ -78,26 +86,6 @@ def sets(run: RunFiles) -> page.Section:
 
 
 def _sets(evaluation: dict) -> Markup:
-    text = (
-        "A prediction set at error level α holds the answer with probability 1 − α or more, for "
-        "questions like those it was calibrated on. Left: how often it did so on the test split. "
-        "Right: how many candidates it takes, on average."
-    )
-    figures = []
-    curve = (evaluation["overall"].get("curves") or {}).get("coverage")
-    if curve:
-        alphas, coverage, sizes = zip(*curve, strict=True)
-        x = Axis(0, max(alphas), "error level α")
-        low = min(*coverage, 1 - max(alphas))
-        chart = Chart(x, Axis.over([low, 1.0], "", share), "coverage against alpha")
-        chart.rule((0, 1), (max(alphas), 1 - max(alphas)), "gray", "promised, 1 − α")
-        chart.line(alphas, coverage, "blue", "on the test split")
-        rows = [(number(a), percent(c), number(s)) for a, c, s in curve]
-        numbers = page.table(["α", "coverage", "mean set size"], rows)
-        figures.append(page.figure("Coverage against α", chart.render(), "", numbers))
-        size = Chart(x, Axis.over(sizes, "candidates", zero=True), "set size against alpha")
-        picture = size.line(alphas, sizes, "blue").render()
-        figures.append(page.figure("Mean set size against α", picture, "", numbers))
     rows = [
         (name, number(c["alpha"]), c["method"], percent(c["coverage"]),
          interval(c.get("coverage_interval")), number(c["mean_set_size"]))
@@ -106,8 +94,39 @@ def _sets(evaluation: dict) -> Markup:
     ]  # fmt: skip
     if not rows:
         return page.note("The model has no prediction sets: there was no calibration split.")
-    head = ["test", "α", "method", "coverage", "95% interval", "mean set size"]
-    return page.note(text) + page.charts(figures) + page.table(head, rows)
+    text = (
+        "A prediction set at error level α holds the answer with probability 1 − α or more, for "
+        "questions like those it was calibrated on. The charts show how often it did so on the "
+        "test split, and how many candidates it takes on average."
+    )
+    method = rows[0][2]
+    short = [row[1:2] + row[3:] for row in rows if row[0] == rows[0][0] and row[2] == method]
+    summary = page.table(["α", "coverage", "95% interval", "set size"], short)
+    head = ["test", "α", "method", "coverage", "95% interval", "set size"]
+    if len(rows) > len(short):
+        summary += page.details("all sources and methods", page.table(head, rows))
+    return page.note(text) + page.charts([*_coverage(evaluation["overall"]), page.cell(summary)])
+
+
+def _coverage(overall: dict) -> list[Markup]:
+    """Coverage and set size over the error level."""
+    curve = (overall.get("curves") or {}).get("coverage")
+    if not curve:
+        return []
+    alphas, coverage, sizes = zip(*curve, strict=True)
+    x = Axis(0, max(alphas), "error level α")
+    low = min(*coverage, 1 - max(alphas))
+    chart = Chart(x, Axis.over([low, 1.0], "", share), "coverage against alpha")
+    chart.rule((0, 1), (max(alphas), 1 - max(alphas)), "gray", "promised, 1 − α")
+    chart.line(alphas, coverage, "blue", "on the test split")
+    size = Chart(x, Axis.over(sizes, "candidates", zero=True), "set size against alpha")
+    size.line(alphas, sizes, "blue")
+    rows = [(number(a), percent(c), number(s)) for a, c, s in curve]
+    numbers = page.table(["α", "coverage", "set size"], rows)
+    return [
+        page.figure("Coverage against α", chart.render(), "", numbers),
+        page.figure("Mean set size against α", size.render(), "", numbers),
+    ]
 
 
 def risk(run: RunFiles) -> page.Section:
@@ -132,15 +151,30 @@ def _risk(evaluation: dict) -> Markup:
         rows = [(percent(c, 1), percent(r)) for c, r in curve[::step]]
         numbers = page.table(["decided", "errors"], rows)
         figures.append(page.figure("Risk against coverage", chart.render(), "", numbers))
-    rows = [(name, number(part.get("aurc"))) for name, part in _named(evaluation)]
-    body = page.note(text) + page.charts(figures) + page.table(["test", "AURC"], rows)
+    rows = [
+        (name, number(part.get("aurc")), _ends(part.get("aurc_interval")))
+        for name, part in _named(evaluation)
+    ]
+    table = page.table(["", "AURC", "95% interval"], rows)
+    body = page.note(text) + page.charts([*figures, page.cell(table)])
     certified = overall.get("certified")
     return body + (_certified(certified) if certified else Markup(""))
 
 
+def _ends(bounds: list[float] | None) -> str | None:
+    return None if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+
+
 def _certified(certified: dict) -> Markup:
-    heading = Markup("<h3>Certified threshold</h3>")
-    return heading + page.facts({k.replace("_", " "): v for k, v in certified.items()})
+    """Decisions that stayed the same when the model thought about them several times."""
+    rows = [
+        (name, f"{certified[f'{name}_n']:,}", percent(certified[f"{name}_accuracy"]),
+         interval(certified[f"{name}_interval"]))
+        for name in ("certified", "uncertified")
+    ]  # fmt: skip
+    text = f"Certified: at least {percent(certified['stability_from'], 0)} of the passes agreed."
+    heading = Markup("<h3>Deliberation</h3>") + page.note(text)
+    return heading + page.table(["", "n", "accuracy", "95% interval"], rows)
 
 
 def exits(run: RunFiles) -> page.Section:

@@ -20,12 +20,22 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def fixed(value: float | None) -> str:
+    """A number of order one, for a column of such."""
+    return MISSING if value is None else f"{value:.4f}"
+
+
 def interval(bounds: tuple[float, float] | None, digits: int = 2) -> str:
     """Two shares as 99.57 to 99.79%."""
     if bounds is None:
         return MISSING
     low, high = bounds
     return f"{100 * low:.{digits}f} to {high:.{digits}%}"
+
+
+def moment(text: str | None) -> str:
+    """A time of status.json as a person reads it."""
+    return MISSING if text is None else f"{text[:10]} {text[11:16]}"
 
 
 def duration(seconds: float | None) -> str:

@@ -7,7 +7,6 @@ A state is written under another name, forced to disk and renamed; the one befor
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,14 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from arbiter.config import option
-from arbiter.files import manifest_problem, new_directory, write_json_atomic, write_tensors
+from arbiter.errors import RunError, first_line
+from arbiter.files import new_directory, verified_files, write_json_atomic, write_tensors
+from arbiter.strict_json import read_json
 
 log = logging.getLogger(__name__)
 
 _KEEP = 2
+_STATE_BYTES = 1 << 26
 
 
 @dataclass
@@ -99,10 +102,12 @@ def list_states(directory: Path) -> list[Path]:
 def load_newest_state(directory: Path) -> State | None:
     """The newest state whose checksums hold; damaged ones are passed over and logged."""
     for path in reversed(list_states(directory)):
-        problem = manifest_problem(path)
-        if problem is None:
+        try:
+            verified_files(path)
             tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
-            return State(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
+            return State(tensors, read_json(path / "state.json", _STATE_BYTES))
+        except (RunError, SafetensorError, OSError, ValueError) as error:
+            problem = first_line(error)
         log.warning("resume: %s: %s; taking the state before it", path, problem)
     return None
 

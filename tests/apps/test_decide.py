@@ -132,11 +132,9 @@ def test_a_decision_is_the_calibrated_softmax_of_the_stored_weights(smoke_run, a
     data = index_samples({"": [sample]}, store, loaded.encoder.spec)[""]
     with torch.no_grad():
         logits = loaded.model(assemble(data, torch.tensor([[0]]))).logits[0, 0].numpy()
-    temperature = json.loads((smoke_run[0] / "model" / "calibration.json").read_text())[
-        "temperature"
-    ]
-    expected = softmax(logits, np.ones(3, bool), temperature)
-    decision = arbiter.decide(QUESTION, COLORS, image=picture)
+    saved = json.loads((smoke_run[0] / "model" / "calibration.json").read_text())
+    expected = softmax(logits, np.ones(3, bool), saved["fitted"]["full_temperature"])
+    decision = arbiter.decide(QUESTION, COLORS, image=picture, early_exit=False)
     np.testing.assert_allclose(decision.probabilities, expected, atol=1e-6)
 
 
@@ -156,7 +154,9 @@ def test_wrong_types_are_named(arbiter, picture):
         ({"candidates": "red"}, "sequence of texts"),
         ({"image": 5}, "a int is none"),
         ({"context": 5}, "context must be a text"),
-        ({"audio": "x.wav"}, "mono float32"),
+        ({"audio": "x.wav"}, "x.wav: no such file"),
+        ({"audio": 5}, "a int is none"),
+        ({"video": 5}, "a int is none"),
         ({"alpha": "x"}, "alpha=x"),
     ):
         given = {"question": QUESTION, "candidates": COLORS, **wrong}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from arbiter.files import manifest_problem
+from arbiter.files import verified_files
 from tests.conftest import run_app
 
 
@@ -107,9 +107,9 @@ def test_the_run_directory_is_as_promised(smoke_run):
         "model/README.md",
     ):
         assert (run / name).stat().st_size > 0, name
-    assert manifest_problem(run / "model") is None
+    assert verified_files(run / "model")
     for state in (run / "resume").iterdir():
-        assert manifest_problem(state) is None
+        assert verified_files(state)
     assert json.loads((run / "status.json").read_text())["status"] == "finished"
 
 

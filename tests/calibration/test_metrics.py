@@ -43,3 +43,37 @@ def test_summary_counts():
     summary = metrics.summarize(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 0, 0]))
     assert summary["n"] == 3
     assert summary["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_brier_by_hand():
+    probabilities = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0]])
+    # (0.3^2 + 0.2^2 + 0.1^2) and (1 + 1), halved.
+    assert metrics.brier_score(probabilities, np.array([0, 2])) == pytest.approx((0.14 + 2) / 2)
+
+
+def test_reliability_bins_hold_every_sample_once():
+    rng = np.random.default_rng(1)
+    probabilities = rng.dirichlet([1, 1, 1], size=103)
+    answer = rng.integers(0, 3, 103)
+    bins = metrics.reliability_bins(probabilities, answer, 10)
+    assert [b.n for b in bins] == [11] * 3 + [10] * 7
+    assert sum(b.accuracy * b.n for b in bins) == pytest.approx(
+        (probabilities.argmax(1) == answer).sum()
+    )
+    assert [b.confidence for b in bins] == sorted(b.confidence for b in bins)
+    assert len(metrics.reliability_bins(probabilities[:4], answer[:4], 10)) == 4
+
+
+def test_risk_coverage_and_its_area_by_hand():
+    confidence = np.array([0.2, 0.9, 0.5, 0.7])
+    right = np.array([False, True, True, False])
+    np.testing.assert_allclose(metrics.risk_coverage(confidence, right), [0, 1 / 2, 1 / 3, 2 / 4])
+    assert metrics.aurc(confidence, right) == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_equal_confidences_give_the_mean_over_orders():
+    right = np.array([True, False, False, True, True])
+    orders = [np.random.default_rng(i).permutation(5) for i in range(4)]
+    for order in orders:
+        found = metrics.risk_coverage(np.full(5, 0.8), right[order])
+        np.testing.assert_allclose(found, [0.4] * 5)

@@ -1,0 +1,118 @@
+"""Prediction sets of samples whose answers are known, as they are deployed, at any level.
+
+Shape letters: N samples, K candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from arbiter.calibration.calibration import Calibration
+from arbiter.calibration.conformal import METHODS, samples_needed
+from arbiter.calibration.deployed import Outcome
+from arbiter.calibration.exact import coverage_interval
+
+
+class DeployedSets:
+    """The sets of N samples that took a path.
+
+    Args:
+        calibration: what they are made by.
+        outcome: of the path.
+        path: its name.
+        sources: of the N samples.
+        per_source: calibrate each within its own source.
+    """
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        outcome: Outcome,
+        path: str,
+        sources: Sequence[str],
+        per_source: bool,
+    ):
+        self._calibration, self._outcome, self._path = calibration, outcome, path
+        self._sources = sources if per_source else None
+        self._evaluated = list(dict.fromkeys(sources))
+        self._at = lru_cache(maxsize=None)(self._make)
+
+    def _make(self, method: str, alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sets bool [N, K] as deployed, before any empty one is filled, and which are full for want
+        of calibration samples, bool [N].
+        """
+        unfilled, _, few = replace(self._calibration, empty_set="allow").prediction_sets(
+            self._outcome, self._path, method, alpha, self._sources
+        )
+        deployed, _, _ = self._calibration.prediction_sets(
+            self._outcome, self._path, method, alpha, self._sources
+        )
+        return deployed, unfilled, few
+
+    def measure(self, method: str, alpha: float, rows: np.ndarray, answer_N: np.ndarray) -> dict:
+        """Coverage and size of the sets of some rows.
+
+        Returns:
+            `coverage` and `mean_set_size` of the sets as they are deployed; `empty`, the share of
+            empty ones, and `unfilled_coverage` before any of them was filled, which is what the
+            guarantee bounds on both sides; `full`, the share of samples with too few calibration
+            samples for this level, whose sets hold every candidate.
+        """
+        deployed, unfilled, few = (part[rows] for part in self._at(method, alpha))
+        answer = answer_N[rows][:, None]
+        return {
+            "coverage": float(np.take_along_axis(deployed, answer, axis=-1).mean()),
+            "mean_set_size": float(deployed.sum(axis=-1).mean()),
+            "unfilled_coverage": float(np.take_along_axis(unfilled, answer, axis=-1).mean()),
+            "empty": float((~unfilled.any(axis=-1)).mean()),
+            "full": float(few.mean()),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        """Calibration samples by source."""
+        scores = self._calibration.paths[self._path].scores[METHODS[0]]
+        return {name: len(part) for name, part in scores.items()}
+
+    def guarantee(
+        self, alpha: float, count: int, sources: list[str] | None
+    ) -> tuple[float, float] | None:
+        """Where `unfilled_coverage` lies with probability 0.99 if all samples are alike.
+
+        None where nothing is promised: for a part of a source, for sources that were not
+        calibrated on, and for some of the sources that were calibrated on together.
+
+        Args:
+            count: samples whose coverage it is.
+            sources: all sources that they are from, or None for less than whole sources.
+        """
+        counts = self._counts()
+        if sources is None:
+            return None
+        if self._sources is None:
+            calibrated = sum(counts.values()) if set(sources) == set(counts) else 0
+        else:
+            calibrated = counts.get(sources[0], 0) if len(sources) == 1 else 0
+        return coverage_interval(calibrated, count, alpha) if calibrated else None
+
+    def notes(self, alphas: Sequence[float]) -> list[str]:
+        """A line for each level that has too few calibration samples, and for a gate kept shut."""
+        counts, lines = self._counts(), []
+        groups = {"": sum(counts.values())}
+        if self._sources is not None:
+            groups = {f"{name}: ": counts.get(name, 0) for name in self._evaluated}
+        for name, count in groups.items():
+            for alpha in alphas:
+                needed = samples_needed(alpha)
+                if count < needed:
+                    lines.append(
+                        f"{name}level {alpha:g} needs {needed} calibration samples, there are "
+                        f"{count}; its sets hold all candidates"
+                    )
+        gate = self._calibration.gate
+        if gate.gate is None:
+            lines.append(f"the gate for early exit is shut: {gate.reason}")
+        return lines

@@ -1,0 +1,138 @@
+"""What a person may give as image, clip or sound, turned into what samples carry.
+
+Images: a path, encoded bytes, a PIL image, a numpy array or a torch tensor. Arrays and tensors are
+[H, W, C], [C, H, W] or [H, W] with C of 1, 3 or 4 channels; where both readings fit, an array is
+read as [H, W, C] and a tensor as [C, H, W], as is usual in either world. They are uint8; a tensor
+may be floating point in [0, 1] as well.
+
+Clips: a path of a video file, or frames in order, each as an image; an array [T, ...] holds T.
+
+Sounds: a path of a sound file; a waveform at 16 kHz; or (waveform, rate in Hz), which is resampled.
+Waveforms are floating point in [-1, 1] or int16, [samples], [samples, channels] or
+[channels, samples] with fewer channels than samples; channels are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from arbiter.clips import load_audio, load_video, resample
+from arbiter.errors import MediaError
+from arbiter.media import load_image
+from arbiter.sample import AUDIO_RATE_HZ, ImageRef
+
+ImageInput = ImageRef | str | torch.Tensor
+VideoInput = str | Path | np.ndarray | torch.Tensor | Sequence[ImageInput]
+AudioInput = str | Path | np.ndarray | torch.Tensor | tuple[np.ndarray | torch.Tensor, int]
+
+_CHANNELS = (1, 3, 4)
+_HIGHEST_RATE_HZ = 768_000
+
+
+def read_image(value: ImageInput) -> Image.Image:
+    """An image input, decoded to RGB.
+
+    Raises:
+        MediaError: it is none, or cannot be read.
+    """
+    if isinstance(value, torch.Tensor):
+        value = _pixels(_tensor_pixels(value), channels_first=True)
+    elif isinstance(value, np.ndarray):
+        value = _pixels(value, channels_first=False)
+    return load_image(Path(value) if isinstance(value, str) else value)
+
+
+def read_video(value: VideoInput, max_frames: int) -> tuple[ImageInput, ...]:
+    """The frames of a clip, as image inputs; none for an empty list.
+
+    Raises:
+        MediaError: it is none, or a file cannot be read.
+    """
+    if isinstance(value, (str, Path)):
+        return load_video(Path(value), max_frames)
+    if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim not in (3, 4):
+        raise MediaError(
+            f"video: shape {list(value.shape)} is none; give frames [T, H, W, 3] or [T, H, W]"
+        )
+    if isinstance(value, (np.ndarray, torch.Tensor, Sequence)) and not isinstance(value, bytes):
+        return tuple(value)
+    raise MediaError(
+        f"video: a {type(value).__name__} is none; give a path or a sequence of images"
+    )
+
+
+def read_audio(value: AudioInput) -> np.ndarray:
+    """A sound input as mono float32 at 16 kHz.
+
+    Raises:
+        MediaError: it is none, cannot be read, or holds values that are not finite.
+    """
+    if isinstance(value, (str, Path)):
+        return load_audio(Path(value))
+    rate = AUDIO_RATE_HZ
+    if isinstance(value, tuple) and len(value) == 2:
+        value, rate = value
+    if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)):
+        raise MediaError(f"audio: the rate {rate!r} is not a whole number of Hz")
+    if not 1 <= rate <= _HIGHEST_RATE_HZ:
+        raise MediaError(f"audio: the rate {rate} is not within 1 to {_HIGHEST_RATE_HZ} Hz")
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy() if value.dtype != torch.bfloat16 else value
+    if not isinstance(value, np.ndarray):
+        raise MediaError(
+            f"audio: a {type(value).__name__} is none; give a path, a waveform, or both it and "
+            "its rate in Hz: (waveform, rate)"
+        )
+    return resample(_mono(value), int(rate))
+
+
+def _mono(waveform: np.ndarray) -> np.ndarray:
+    if waveform.dtype == np.int16:
+        waveform = waveform.astype(np.float32) / 32768
+    if waveform.dtype not in (np.float16, np.float32, np.float64):
+        raise MediaError(
+            f"audio: the waveform has dtype {waveform.dtype}; give floating point in [-1, 1], "
+            "or int16"
+        )
+    if waveform.ndim == 2:
+        waveform = waveform.mean(axis=int(waveform.shape[0] > waveform.shape[1]))
+    if waveform.ndim != 1:
+        raise MediaError(f"audio: a waveform of shape {list(waveform.shape)} is not a sound")
+    if not len(waveform):
+        raise MediaError("audio: the waveform is empty")
+    if not np.isfinite(waveform).all():
+        raise MediaError("audio: the waveform holds values that are not finite")
+    return waveform
+
+
+def _tensor_pixels(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if not tensor.is_floating_point():
+        return tensor.numpy()
+    tensor = tensor.float()
+    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
+        raise MediaError("image: a floating-point tensor must lie in [0, 1]")
+    return (tensor * 255).round().to(torch.uint8).numpy()
+
+
+def _pixels(array: np.ndarray, channels_first: bool) -> np.ndarray:
+    """uint8 [H, W, C] or [H, W]."""
+    if array.dtype != np.uint8:
+        raise MediaError(f"image array has dtype {array.dtype}; give uint8 [H, W, 3]")
+    if array.ndim == 3 and 0 not in array.shape:
+        first, last = array.shape[0] in _CHANNELS, array.shape[-1] in _CHANNELS
+        if not (first or last):
+            raise MediaError(
+                f"image array has shape {list(array.shape)}; give [H, W, 3] or [3, H, W]"
+            )
+        if first and (channels_first or not last):
+            array = array.transpose(1, 2, 0)
+        array = array[..., 0] if array.shape[-1] == 1 else array
+    elif array.ndim != 2 or 0 in array.shape:
+        raise MediaError(f"image array has shape {list(array.shape)}; give [H, W, 3] or [3, H, W]")
+    return np.ascontiguousarray(array)
