@@ -112,8 +112,6 @@ def run_app(
             del os.environ["HYDRA_FULL_ERROR"]
 
 
-<<<<<<< HEAD
-=======
 def default_config(config_name: str) -> dict:
     """What an app does without overrides and without a person's own settings. Inside an app."""
     # The group exists only where a person has made it.
@@ -121,7 +119,6 @@ def default_config(config_name: str) -> dict:
     return OmegaConf.to_container(hydra.compose(config_name, overrides))
 
 
->>>>>>> report
 def _refuse_unknown_flags(arguments: list[str]) -> None:
     """Say in one line what argparse would say in a screenful, with another status."""
     _, rest = get_args_parser().parse_known_args(arguments)
@@ -129,16 +126,6 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
         raise UsageError(
             f"{flag}: no such flag; settings are written as key=value, without dashes; see --help"
         )
-<<<<<<< HEAD
-
-
-def default_config(config_name: str) -> dict:
-    """What an app does without overrides and without a person's own settings. Inside an app."""
-    # The group exists only where a person has made it.
-    overrides = ["~local"] if Path(CONF, "local").is_dir() else []
-    return OmegaConf.to_container(hydra.compose(config_name, overrides))
-=======
->>>>>>> report
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:

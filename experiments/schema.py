@@ -108,7 +108,16 @@ class DecideConfig:
 class ReportConfig:
     """`python -m experiments.report`."""
 
-    run: str = option(help="A run directory.")
+    run: str | None = option(None, help="A run directory, for its report.html.")
+    runs: list[str] = option(
+        [], help="Run directories to compare, for sweep.html; a sweep's stands for all its jobs."
+    )
+    output: str | None = option(
+        None,
+        help="Folder of sweep.html and sweep.csv; null takes the sweep's own, or a new one below "
+        "outputs/comparisons.",
+    )
+    sweep: SweepConfig = option(SweepConfig(), help="What runs are ranked by.")
 
 
 @dataclass

@@ -225,7 +225,7 @@ def _curves(ranking: Ranking) -> Markup | None:
     if not shown:
         return None
     curves = [run.val_acc for _, run in shown]
-    x = Axis.over([1, *(len(curve) for curve in curves)], "epoch", whole=True)
+    x = Axis.over([1, *(len(curve) for curve in curves)], "epoch", whole=True, integer=True)
     y = Axis.over([value for curve in curves for value in curve], "validation accuracy")
     chart = Chart(x, y, "validation accuracy by epoch", left=52)
     for color, (_, run) in zip(SERIES, shown, strict=False):

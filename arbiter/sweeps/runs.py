@@ -20,6 +20,9 @@ from arbiter.errors import RunError
 from arbiter.sweeps.names import override_key, override_value
 from arbiter.training.resume import FREE, flatten
 
+_SILENT = ("logging", "checkpoint", "paths", "resume", "sweep")
+_UNNAMED = tuple(key for key in FREE if key != "calibration")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -160,21 +163,20 @@ def varied(runs: Sequence[Run]) -> list[str]:
     """The keys and groups in which runs differ: those given on command lines first.
 
     A group whose option differs stands for the keys in it. Where and how verbosely a run wrote
-    is left out, and its hardware unless it was named: these do not bear on what is learned.
+    is left out, and what does not bear on its result unless it was named, such as its hardware.
     """
 
     def differs(key: str) -> bool:
         return len({run.setting(key) for run in runs}) > 1
 
-    silent = tuple(key for key in FREE if key != "hardware")
     named = dict.fromkeys(key for run in runs for key in run.overrides)
-    keys = [k for k in named if k.split(".")[0] not in silent and differs(k)]
+    keys = [k for k in named if k.split(".")[0] not in _SILENT and differs(k)]
     groups = dict.fromkeys(group for run in runs for group in run.choices)
-    keys += [g for g in groups if g not in keys and g not in FREE and differs(g)]
+    keys += [g for g in groups if g not in keys and g not in _UNNAMED and differs(g)]
     if "experiment" in keys:
         return keys  # a preset stands for all that it sets
     for key in dict.fromkeys(key for run in runs for key in run.config):
         covered = key in keys or any(key.startswith(f"{k}.".replace("/", ".")) for k in keys)
-        if not covered and key.split(".")[0] not in FREE and differs(key):
+        if not covered and key.split(".")[0] not in _UNNAMED and differs(key):
             keys.append(key)
     return keys
