@@ -68,7 +68,7 @@ def choose_gallery(
 
 def write_gallery(run: Path, split: str, chosen: Sequence[Shown]) -> Path:
     """Keep decisions in the run directory, with their media as small pictures."""
-    path = run / "evaluation" / GALLERY
+    path = run / "evaluation" / f"{GALLERY}.json"
     path.parent.mkdir(exist_ok=True)
     right = [_decision(shown) for shown in chosen if shown.right]
     wrong = [_decision(shown) for shown in chosen if not shown.right]

@@ -22,13 +22,13 @@ _CALIBRATED_ALPHA = 0.1
 
 def lead(run: RunFiles) -> Markup:
     """One line that says what this is, and what a reader must know before any figure."""
-    status = run.status.get("status", "unknown")
-    text = f"{status.capitalize()}, {moment(run.status.get('time'))}. {_trained_on(run)}"
+    since = "" if run.since is None else f", {moment(run.since)}"
+    text = f"{run.status.capitalize()}{since}. {_trained_on(run)}"
     parts = [page.paragraph(text, "soft")]
     if run.facts.get("encoder", {}).get("random_weights"):
         parts.append(page.alert("The encoder has random weights, as asked for.", "red"))
-    if status != "finished":
-        parts.append(page.alert(_unfinished(run), "red" if status == "failed" else "orange"))
+    if run.status != "finished":
+        parts.append(page.alert(_unfinished(run), "red" if run.status == "failed" else "orange"))
     return page.join(parts)
 
 
@@ -37,29 +37,27 @@ def _trained_on(run: RunFiles) -> str:
     facts = run.facts
     if not facts:
         return ""
-    train = [f"{part['splits'].get('train', 0):,} {source}" for source, part in _sources(facts)]
+    train = [
+        f"{part['splits'].get('train', 0):,} {source}"
+        for source, part in (facts.get("sources") or {}).items()
+    ] or [f"{facts.get('samples', {}).get('train', 0):,}"]
     size = facts.get("parameters", {}).get("trainable", 0)
-    encoder = facts.get("encoder", {}).get("name", "unknown")
-    return (
-        f"A decision model of {size / 1e6:.2f} million trained parameters over the encoder "
-        f"{encoder}, trained on {' + '.join(train)} samples."
-    )
-
-
-def _sources(facts: dict) -> list[tuple[str, dict]]:
-    return list((facts.get("sources") or {}).items())
+    encoder = facts.get("encoder", {}).get("name")
+    over = f" over the encoder {encoder}" if encoder else ""
+    text = f"A decision model of {size / 1e6:.2f} million trained parameters{over}, trained on "
+    return f"{text}{' + '.join(train)} samples."
 
 
 def _unfinished(run: RunFiles) -> Markup:
     """What an unfinished run has, and how it goes on."""
-    status, text = run.status.get("status"), Markup("")
-    if run.status.get("error"):
-        text += Markup("{} ").format(run.status["error"])
+    text = Markup("")
+    if run.error:
+        text += Markup("{}. ").format(run.error)
     if run.epochs:
         total = (run.config or {}).get("schedule", {}).get("epochs")
         of = f" of {total}" if total else ""
         text += f"{run.epochs[-1]['epoch']}{of} epochs are done. "
-    if status == "running":
+    if run.status == "running":
         return text + "This page shows the run so far; make it again for more."
     if run.state is None:
         return text + "No resume state was written, so the run cannot be gone on with."
@@ -74,15 +72,16 @@ def headline(run: RunFiles) -> page.Section:
     if not run.test:
         best = max((e["val_acc"] for e in run.epochs if "val_acc" in e), default=None)
         text = "The test split is scored once, at the end of a run; this run has not come so far. "
-        if run.status.get("status") == "finished":
+        if run.status == "finished":
             text = "This mix has no test split. "
         if best is not None:
             text += f"Best validation accuracy so far: {percent(best)}."
         return page.Section(name, title, page.note(text))
     rows = list(_parts(run))
     chart = page.figure("Test accuracy", _dots(rows), _CAPTION)
-    body = _tiles(run) + page.beside(chart, _table(rows))
-    return page.Section(name, title, body + _dropped(run) + _others(run))
+    tables = _table(rows) + _dropped(run) + _others(run)
+    body = _tiles(run) + page.beside(chart, tables)
+    return page.Section(name, title, _alerts(run) + body + _notes(run))
 
 
 _CAPTION = (
@@ -90,6 +89,18 @@ _CAPTION = (
     "most frequent training answer to a question; chance: one of the candidates at random. "
     "NLL is in nats."
 )
+
+
+def _alerts(run: RunFiles) -> Markup:
+    """What must be known before any figure: that these samples may not be held out."""
+    suspect = run.evaluation is not None and not run.evaluation.get("held_out", True)
+    return page.join(map(page.alert, run.evaluation["notes"])) if suspect else Markup("")
+
+
+def _notes(run: RunFiles) -> Markup:
+    """What else the evaluation says of itself."""
+    sound = run.evaluation is not None and run.evaluation.get("held_out", True)
+    return page.join(map(page.note, run.evaluation.get("notes", []))) if sound else Markup("")
 
 
 def _overall(run: RunFiles) -> dict:

@@ -70,7 +70,7 @@ def learning(run: RunFiles) -> page.Section:
         if any(e.get(name) is not None for e in epochs)
     }
     if terms:
-        figures.append(curve("Other loss terms, train", terms, unit="before their weights"))
+        figures.append(curve("Other loss terms, train", terms, unit="unweighted"))
     best = epochs[-1].get("best_epoch")
     text = "Training figures are means over an epoch as it was trained, validation figures belong "
     text += "to its end." + (f" The best epoch so far by validation is {best}." if best else "")

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from arbiter.errors import RunError
 from arbiter.training.checkpoint import list_states
 
-GALLERY = "gallery.json"
+GALLERY = "gallery"
+"""The file that holds decisions beside the evaluations, without its suffix."""
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,23 @@ class RunFiles:
 
     Attributes:
         path: the directory.
-        status: status.json.
-        facts: summary.json, or else the 'run' event: what the run was made of.
+        status: status.json's, or 'finished' from the 'final' event on.
+        since: when that was written; None if it was not yet.
+        error: the line of a failed run.
+        facts: the 'final' event, which holds what summary.json holds, or else the 'run' event.
         steps, epochs: the events of metrics.jsonl.
-        evaluation: evaluation/test.json, the format of `arbiter.evaluation`.
+        evaluation: evaluation/test.json, in the format of `arbiter.evaluation`.
         others: further evaluations, by name of the file.
         gallery: evaluation/gallery.json, as `gallery.write_gallery` wrote it.
+            A run that goes on after its end has none of these three until it ends again.
         config: .hydra/config.yaml.
         state: the newest resume state's optimizer step.
     """
 
     path: Path
-    status: dict
+    status: str
+    since: str | None
+    error: str | None
     facts: dict
     steps: list[dict]
     epochs: list[dict]
@@ -61,32 +67,33 @@ def read_run(path: Path) -> RunFiles:
             "experiments.train made"
         )
     events = _read_events(path / "metrics.jsonl")
-    by_kind = {kind: [e for e in events if e.get("event") == kind] for kind in ("step", "epoch")}
-    evaluations = {
-        file.stem: _read_json(file)
-        for file in sorted((path / "evaluation").glob("*.json"))
-        if file.name != GALLERY
-    }
+    kinds = ("run", "step", "epoch", "final")
+    by_kind = {kind: [e for e in events if e.get("event") == kind] for kind in kinds}
+    finished = bool(by_kind["final"])
+    files = sorted((path / "evaluation").glob("*.json")) if finished else []
+    evaluations = {file.stem: _read_json(file) for file in files}
+    gallery = evaluations.pop(GALLERY, None)
     config = path / ".hydra" / "config.yaml"
     states = list_states(path / "resume")
-    begun = next((e for e in events if e.get("event") == "run"), {})
+    status = _read_json(path / "status.json")
+    state = "finished" if finished else status["status"]
     return RunFiles(
         path=path,
-        status=_read_json(path / "status.json"),
-        facts=_read_json(path / "summary.json") or begun,
+        status=state,
+        since=status.get("time") if status["status"] == state else None,
+        error=status.get("error"),
+        facts=(by_kind["final"] or by_kind["run"] or [{}])[-1],
         steps=by_kind["step"],
         epochs=by_kind["epoch"],
         evaluation=evaluations.pop("test", None),
         others=evaluations,
-        gallery=_read_json(path / "evaluation" / GALLERY),
+        gallery=gallery,
         config=OmegaConf.to_container(OmegaConf.load(config)) if config.is_file() else None,
         state=int(states[-1].name.removeprefix("state-")) if states else None,
     )
 
 
-def _read_json(path: Path) -> dict | None:
-    if not path.is_file():
-        return None
+def _read_json(path: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

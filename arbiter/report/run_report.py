@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def run_page(run: RunFiles, default: Mapping[str, Any] | None) -> str:
         configuration(run, default),
         environment(run),
     ]
-    return page.page(f"Arbiter run {run.path.name}", lead(run), sections, _FOOTER)
-
-
-_FOOTER = "Made by experiments.report; docs/reading_the_report.md says how to read it."
+    footer = (
+        f"Made {time.strftime('%Y-%m-%d %H:%M')}; docs/reading_the_report.md says how to read it."
+    )
+    return page.page(f"Arbiter run {run.path.name}", lead(run), sections, footer)

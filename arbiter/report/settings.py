@@ -32,12 +32,13 @@ def material(run: RunFiles) -> page.Section:
              f"{part.get('groups', 0):,}", spread, modalities or "text only", f"{skipped:,}")
         )  # fmt: skip
     totals = facts.get("samples", {})
-    if len(rows) > 1:
+    if len(rows) != 1:
         rows.append(("all", *(f"{totals.get(split, 0):,}" for split in _SPLITS), *(4 * [""])))
     head = ["samples", *_SPLITS, "groups", "candidates", "media", "skipped"]
     encoder, parameters = facts.get("encoder", {}), facts.get("parameters", {})
     described = {
-        "encoder": ", ".join(f"{v}" for k, v in encoder.items() if k != "random_weights"),
+        "encoder": ", ".join(f"{v}" for k, v in encoder.items() if k != "random_weights")
+        or "not recorded",
         "encoder weights": _encoder_weights(encoder, parameters),
         "model": _model(run, parameters),
     }
@@ -45,9 +46,9 @@ def material(run: RunFiles) -> page.Section:
         accuracy = percent(facts.get("validation", {}).get("accuracy"))
         kind = facts.get("weights", "")
         described["weights"] = f"{kind}, epoch {facts['best_epoch']}; validation {accuracy}"
-    if "calibration" in facts:
+    if facts.get("calibration"):
         fit = facts["calibration"]
-        temperature, samples = fit.get("temperature"), fit.get("samples")
+        temperature, samples = fit.get("temperature"), fit.get("fit_samples", fit.get("samples"))
         if temperature is not None:
             described["temperature"] = f"{temperature:.4f}, from {samples:,} samples"
     described["seed"] = facts.get("seed")
@@ -91,23 +92,23 @@ def configuration(run: RunFiles, default: Mapping[str, Any] | None) -> page.Sect
         return page.Section(name, title, page.note(text) + everything)
     usual = dict(flatten(default))
     changed = [
-        (page.code(key), _value(usual.get(key, _ABSENT)), _value(config.get(key, _ABSENT)))
-        for key in sorted(usual.keys() | config.keys())
-        if usual.get(key, _ABSENT) != config.get(key, _ABSENT)
+        (page.code(key), _value(usual[key]) if key in usual else "(no such key)", _value(value))
+        for key, value in sorted(config.items())
+        if key not in usual or usual[key] != value
     ]
+    body = page.note("Nothing differs from the default.")
     if changed:
         text = "What differs from the default of the code that made this page."
         body = page.note(text) + page.table(["key", "default", "this run"], changed, text=True)
-    else:
-        body = page.note("Nothing differs from the default.")
+    missing = [(page.code(key), _value(usual[key])) for key in sorted(usual.keys() - config.keys())]
+    if missing:
+        rows = page.table(["key", "default"], missing, text=True)
+        body += page.details(f"{len(missing)} keys of the default that the run has not", rows)
     return page.Section(name, title, body + everything)
 
 
-_ABSENT = object()
-
-
 def _value(value: Any) -> str:
-    return "(absent)" if value is _ABSENT else "null" if value is None else str(value)
+    return "null" if value is None else str(value)
 
 
 def _rows(config: dict) -> list[tuple]:

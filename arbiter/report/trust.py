@@ -179,10 +179,11 @@ def _certified(certified: dict) -> Markup:
 
 def exits(run: RunFiles) -> page.Section:
     """How often the draft head decides alone, and what that costs."""
-    return _section("exits", "Early exit", run, _exits)
+    gate = (run.facts.get("calibration") or {}).get("gate") or {}
+    return _section("exits", "Early exit", run, lambda e: _exits(e, gate.get("reason")))
 
 
-def _exits(evaluation: dict) -> Markup:
+def _exits(evaluation: dict, reason: str | None) -> Markup:
     rows = [
         (name, percent(e["rate"]), percent(e["agreement"]), percent(e["accuracy_with"]),
          percent(e["accuracy_without"]))
@@ -191,8 +192,7 @@ def _exits(evaluation: dict) -> Markup:
         if e
     ]  # fmt: skip
     if not rows:
-        text = "The model has no early exit: no threshold on the draft head could be certified, or "
-        return page.note(text + "it was not asked for.")
+        return page.note(f"The gate is shut: {reason or 'the model has none'}.")
     text = (
         "The draft head scores pooled inputs before any fusion. Where it is sure enough it "
         "decides, and the fusion layers are not computed. Agreement: how often it chooses as they "

@@ -33,9 +33,9 @@ def interval(bounds: tuple[float, float] | None, digits: int = 2) -> str:
     return f"{100 * low:.{digits}f} to {high:.{digits}%}"
 
 
-def moment(text: str | None) -> str:
+def moment(text: str) -> str:
     """A time of status.json as a person reads it."""
-    return MISSING if text is None else f"{text[:10]} {text[11:16]}"
+    return f"{text[:10]} {text[11:16]}"
 
 
 def duration(seconds: float | None) -> str:
