@@ -61,7 +61,7 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
         sections.append(Section("values", "Values against the objective", charts(pictures)))
     if curves := _curves(ranking):
         sections.append(Section("curves", "Validation accuracy by epoch", charts([curves])))
-    if ranking.seeds:
+    if any(len(setting.runs) > 1 for setting in ranking.settings):
         sections.append(Section("runs", "Every run", _all_runs(ranking, link)))
     if counts["failed"]:
         rows = [(link(r), r.error) for r in ranking.runs if r.status == "failed"]
@@ -70,8 +70,14 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
             Section("failed", "Failed", body + note("Each run's train.log tells more."))
         )
     script = files("arbiter.report").joinpath("sort.js").read_text(encoding="utf-8")
-    name = f"Sweep {directory.resolve().name}"
-    return page(name, lead + _headline(ranking, link), sections, script=script)
+    is_sweep = all(run.path.parent == directory for run in ranking.runs)
+    name = "Sweep" if is_sweep else "Runs compared:"
+    return page(
+        f"{name} {directory.resolve().name}",
+        lead + _headline(ranking, link),
+        sections,
+        script=script,
+    )
 
 
 def _link(run: Run, directory: Path, text: str) -> Markup:
@@ -99,7 +105,7 @@ def _headline(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
             (
                 f"best {ranking.config.metric}",
                 number(setting.mean, _DIGITS),
-                reach if len(setting.scores) > 1 else f"to {ranking.config.direction.value}",
+                reach if len(setting.scores) > 1 else f"to {ranking.config.direction}",
             ),
             ("best run", link(best, short_name(best)), told or best.name),
             ("time in all", duration(sum(run.seconds for run in ranking.runs)), "of training"),
@@ -119,13 +125,19 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     has_vram = any(run.vram_mb for run in ranking.runs)
     memory = "vram_mb" if has_vram else "rss_mb"
     head = ["rank", ranking.config.metric]
-    head += ["95% over seeds"] if ranking.seeds else []
-    head += [*ranking.keys, "time", "peak device MB" if has_vram else "peak MB", "status", "run"]
+    head += ["95% over seeds"] if ranking.has_intervals else []
+    head += [
+        *_titles(ranking),
+        "time",
+        "peak device MB" if has_vram else "peak MB",
+        "status",
+        "run",
+    ]
     rows = []
     for place, setting in enumerate(ranking.settings, 1):
         row = [_sortable(place, str(place) if setting.scores else MISSING)]
         row.append(_sortable(setting.mean, number(setting.mean, _DIGITS)))
-        row += [interval(setting)] if ranking.seeds else []
+        row += [interval(setting)] if ranking.has_intervals else []
         row += [_setting_cell(value) for value in setting.values]
         seconds, most = mean_seconds(setting), peak(setting, memory)
         row += [_sortable(seconds, duration(seconds)), _sortable(most, number(most))]
@@ -139,17 +151,25 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     return _sorting_table(head, rows) + note(remark)
 
 
+def _titles(ranking: Ranking) -> list[Markup]:
+    """Short names of the keys, with the whole ones under the mouse."""
+    return [
+        Markup('<span title="{}">{}</span>').format(key, name)
+        for key, name in short_keys(ranking.keys).items()
+    ]
+
+
 def _setting_cell(value: str | None) -> Markup:
     return _sortable(value, MISSING if value is None else short_value(value))
 
 
-def _sorting_table(head: list[str], rows: list[list]) -> Markup:
+def _sorting_table(head: list[str | Markup], rows: list[list]) -> Markup:
     return Markup('<div class="sortable">{}</div>').format(plain_table(head, rows))
 
 
 def _all_runs(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     """One row a run, where settings have several."""
-    head = ["run", ranking.config.metric, *ranking.keys, "seed", "time", "peak MB", "status"]
+    head = ["run", ranking.config.metric, *_titles(ranking), "seed", "time", "peak MB", "status"]
     rows = []
     for run in ranking.runs:
         score = ranking.score(run)

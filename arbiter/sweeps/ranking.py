@@ -26,6 +26,9 @@ class Direction(str, Enum):
     maximize = "maximize"
     minimize = "minimize"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass
 class SweepConfig:
@@ -131,6 +134,11 @@ class Ranking:
         scored = [run for run in best.runs if self.score(run) is not None]
         sign = 1 if self.config.direction == Direction.maximize else -1
         return max(scored, key=lambda run: sign * self.score(run))
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether any setting has been run with several seeds."""
+        return any(setting.interval is not None for setting in self.settings)
 
     def count(self, status: str) -> int:
         """How many runs have a status."""

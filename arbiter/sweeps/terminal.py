@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -55,13 +56,13 @@ def print_ranking(ranking: Ranking) -> None:
     has_vram = any(run.vram_mb for run in ranking.runs)
     memory = "vram_mb" if has_vram else "rss_mb"
     head = ["", "objective"]
-    head += ["95% over seeds"] if ranking.seeds else []
+    head += ["95% over seeds"] if ranking.has_intervals else []
     head += [*short_keys(ranking.keys).values(), "time"]
     head += ["device MB" if has_vram else "peak MB", "status", "run"]
     rows = []
     for place, setting in enumerate(ranking.settings[:_SHOWN], 1):
         row = [str(place) if setting.scores else "", number(setting.mean, _DIGITS)]
-        row += [interval(setting)] if ranking.seeds else []
+        row += [interval(setting)] if ranking.has_intervals else []
         row += [MISSING if value is None else short_value(value) for value in setting.values]
         row += [duration(mean_seconds(setting)), number(peak(setting, memory), 4)]
         rows.append([*row, statuses(setting), " ".join(map(short_name, setting.runs))])
@@ -73,9 +74,11 @@ def print_ranking(ranking: Ranking) -> None:
         table.add_column(title, justify=side, overflow="fold", min_width=width)
     for row in rows:
         table.add_row(*map(Text, row))
-    way = ranking.config.direction.value
+    way = ranking.config.direction
     console.print(f"\n{len(ranking.runs)} runs by {ranking.config.metric}, to {way}", markup=False)
-    console.print(table)
+    # Rich would leave out the columns that a narrow terminal has no room for.
+    least = Measurement.get(console, console.options.update(width=1000), table).minimum
+    console.print(table, width=max(console.width, least), crop=False, no_wrap=True)
     if len(ranking.settings) > _SHOWN:
         console.print(f"... and {len(ranking.settings) - _SHOWN} more")
     for run in ranking.runs:
