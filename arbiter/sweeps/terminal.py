@@ -69,7 +69,8 @@ def print_ranking(ranking: Ranking) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, column in zip(head, zip(*rows, strict=True), strict=True):
         # Titles are folded before figures are; names of runs may be long.
-        width = None if title == "run" else max(len(word) for c in column for word in c.split(" "))
+        parts = [w for cell in column for w in (cell.split() if title == "status" else [cell])]
+        width = None if title == "run" else max(map(len, parts))
         side = "left" if title in ("run", "status") else "right"
         table.add_column(title, justify=side, overflow="fold", min_width=width)
     for row in rows:
