@@ -222,7 +222,7 @@ def test_a_sweep_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_path)
     rates = "optimizer.lr=1e-3,2e-3,4e-3"
     own = [
         "-m",
-        *small(tmp_path / "features", epochs=3, samples=1200),
+        *small(tmp_path / "features", epochs=3, samples=600),
         "logging.every_steps=1",
         rates,
     ]
