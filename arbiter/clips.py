@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from PIL import Image
+from scipy.special import i0
 
 from arbiter.errors import MediaError
 from arbiter.sample import AUDIO_RATE_HZ
@@ -17,6 +18,11 @@ from arbiter.sample import AUDIO_RATE_HZ
 _ZERO_CROSSINGS = 32
 _ROLL_OFF = 0.92
 _KAISER_BETA = 8.0
+
+# Of kernels that many outputs share: 32 MiB. A rate that shares no divisor with 16 kHz would take
+# gigabytes.
+_LARGEST_TABLE = 1 << 22
+_BLOCK = 1024
 
 
 MAX_FRAME_SIDE = 448
@@ -54,18 +60,40 @@ def resample(waveform: np.ndarray, rate: int) -> np.ndarray:
     step, phases = rate // divisor, AUDIO_RATE_HZ // divisor
     cutoff = _ROLL_OFF * min(1.0, AUDIO_RATE_HZ / rate)  # of the input's Nyquist frequency
     reach = math.ceil(_ZERO_CROSSINGS / cutoff)
+    length = -(-len(waveform) * phases // step)
+    if phases * (step + 2 * reach) > _LARGEST_TABLE:
+        return _interpolate(waveform, np.arange(length), step / phases, cutoff, reach)
     # Output k lies at input position k * step / phases; outputs k = q * phases + p share a kernel.
     fraction = np.arange(phases) * step / phases
     offset = np.arange(-reach, step + reach + 1)[None, :] - fraction[:, None]
-    window = np.i0(_KAISER_BETA * np.sqrt(np.clip(1 - (offset / reach) ** 2, 0, None)))
-    window = np.where(np.abs(offset) <= reach, window / np.i0(_KAISER_BETA), 0)
-    kernels = cutoff * np.sinc(cutoff * offset) * window
-    length = -(-len(waveform) * phases // step)
+    kernels = _kernel(offset, cutoff, reach)
     blocks = -(-length // phases)
     padded = np.zeros(reach + max(len(waveform), blocks * step) + step + reach + 1)
     padded[reach : reach + len(waveform)] = waveform
     frames = np.lib.stride_tricks.sliding_window_view(padded, kernels.shape[1])[::step][:blocks]
     return (frames @ kernels.T).reshape(-1)[:length].astype(np.float32)
+
+
+def _kernel(offset: np.ndarray, cutoff: float, reach: int) -> np.ndarray:
+    """The windowed sinc at distances in input samples."""
+    window = i0(_KAISER_BETA * np.sqrt(np.clip(1 - (offset / reach) ** 2, 0, None)))
+    window = np.where(np.abs(offset) <= reach, window / i0(_KAISER_BETA), 0)
+    return cutoff * np.sinc(cutoff * offset) * window
+
+
+def _interpolate(
+    waveform: np.ndarray, outputs: np.ndarray, step: float, cutoff: float, reach: int
+) -> np.ndarray:
+    """The same sums, each with a kernel of its own: for rates with which few outputs share one."""
+    padded = np.pad(waveform, (reach, reach + 2))
+    found = np.empty(len(outputs), np.float32)
+    near = np.arange(2 * reach + 2)
+    for start in range(0, len(outputs), _BLOCK):
+        position = outputs[start : start + _BLOCK, None] * step
+        first = np.floor(position).astype(np.int64)
+        kernels = _kernel(first + near - reach - position, cutoff, reach)
+        found[start : start + _BLOCK] = (padded[first + near] * kernels).sum(axis=1)
+    return found
 
 
 def load_video(path: Path, count: int, max_side: int = MAX_FRAME_SIDE) -> tuple[np.ndarray, ...]:

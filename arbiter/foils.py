@@ -25,7 +25,6 @@ from torch.nn import functional as F
 
 from arbiter import media
 from arbiter.config import option
-from arbiter.encoders.base import StreamSpec
 from arbiter.errors import ConfigError
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.foil_table import FoilTable
@@ -141,35 +140,8 @@ class FoilBank:
         self._stream = stream
         self._places = {normalise(text): place for place, text in enumerate(self.texts)}
 
-    @classmethod
-    def of(cls, config: FoilsConfig, texts: Sequence[str], features: torch.Tensor) -> FoilBank:
-        """A bank that holds its own features, float16 or float32 [N, D]: one that can travel."""
-        offsets = torch.arange(len(texts) + 1)
-        shard = {"pooled.values": features, "pooled.offsets": offsets}
-        spec = StreamSpec(features.shape[-1])
-        stream = StreamReader("pooled", spec, [shard], None, lambda _: None)
-        return cls(config, texts, stream, offsets[:-1])
-
     def __len__(self) -> int:
         return len(self.texts)
-
-    def features(self, places: torch.Tensor) -> torch.Tensor:
-        """The features of some of the texts, float32 [M, D]."""
-        return self._stream.gather(self.rows[places])[0]
-
-    def without(
-        self, features: torch.Tensor, answers: Sequence[str], candidates: Sequence[Sequence[str]]
-    ) -> torch.Tensor:
-        """The foils of M answers that are none of their candidates.
-
-        Returns:
-            int64 [M, count], places in the bank, the most similar first, -1 where there is none.
-        """
-        own = [tuple(sorted({self.place(c) for c in part} - {-1})) for part in candidates]
-        # Spares, so that enough are left without the candidates.
-        width = min(self.config.count + max(map(len, own), default=0), len(self))
-        near = self.search(features, answers, width)
-        return _without_candidates(near, list(enumerate(own)), self.config)
 
     def place(self, text: str) -> int:
         """Where the text that equals this one after normalisation is in the bank; -1: nowhere."""
@@ -296,9 +268,8 @@ def _without_candidates(
     """
     found = torch.full((len(kinds), config.count), -1)
     longest = max((len(own) for _, own in kinds), default=0)
-    if not neighbours.numel():
+    if not longest or not neighbours.numel():
         return found
-    longest = max(longest, 1)
     # By the block: comparing takes width x candidates bytes a line.
     block = max(2**24 // (neighbours.shape[1] * longest), 1)
     for start in range(0, len(kinds), block):

@@ -82,7 +82,9 @@ def read_audio(value: AudioInput) -> np.ndarray:
     if not 1 <= rate <= _HIGHEST_RATE_HZ:
         raise MediaError(f"audio: the rate {rate} is not within 1 to {_HIGHEST_RATE_HZ} Hz")
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy() if value.dtype != torch.bfloat16 else value
+        value = value.detach().cpu()
+        # numpy has no bfloat16.
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     if not isinstance(value, np.ndarray):
         raise MediaError(
             f"audio: a {type(value).__name__} is none; give a path, a waveform, or both it and "
@@ -99,12 +101,12 @@ def _mono(waveform: np.ndarray) -> np.ndarray:
             f"audio: the waveform has dtype {waveform.dtype}; give floating point in [-1, 1], "
             "or int16"
         )
+    if not waveform.size:
+        raise MediaError("audio: the waveform is empty")
     if waveform.ndim == 2:
         waveform = waveform.mean(axis=int(waveform.shape[0] > waveform.shape[1]))
     if waveform.ndim != 1:
         raise MediaError(f"audio: a waveform of shape {list(waveform.shape)} is not a sound")
-    if not len(waveform):
-        raise MediaError("audio: the waveform is empty")
     if not np.isfinite(waveform).all():
         raise MediaError("audio: the waveform holds values that are not finite")
     return waveform

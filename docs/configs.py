@@ -20,9 +20,10 @@ CONF = DOCS.parent / "conf"
 INTRODUCTION = """# Every key
 
 Written by `python -m docs.configs` from the schemas that check each value. A key is set on the
-command line as `key=value`, a group's recipe as `group=option`; a key without a default is
-required, and a recipe sets its own. `--cfg job` prints what a command line composes to, `--info defaults` where each recipe
-comes from. A person's own settings can live in `conf/local/default.yaml`, which git ignores.
+command line as `key=value`, a group's recipe as `group=option`. A key without a default is
+required; a recipe sets its own. `--cfg job` prints what a command line composes to, `--info
+defaults` where each recipe comes from. A person's own settings can live in
+`conf/local/default.yaml`, which git ignores.
 """
 
 

@@ -16,9 +16,10 @@ LEVELS = [
     {"features", "foils"},
     {"model"},
     {"calibration"},
+    {"decision", "judge"},
     {"evaluation"},
     {"training", "report", "sweeps"},
-    {"inputs", "decision", "judge"},
+    {"inputs"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

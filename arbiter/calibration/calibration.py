@@ -16,7 +16,7 @@ from arbiter.calibration.conformal import (
     answer_scores,
     fill_empty,
     prediction_sets,
-    quantile,
+    quantiles_by_source,
     scores,
 )
 from arbiter.calibration.deliberation import deliberate, noise_source
@@ -26,7 +26,7 @@ from arbiter.calibration.gate import GateFit, fit_gate
 from arbiter.calibration.risk import RiskCounts
 from arbiter.calibration.temperature import fit_temperature
 from arbiter.features.dataset import FeatureDataset
-from arbiter.foils import FoilBank
+from arbiter.model.bank import TravellingBank
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import Running, predict, softmax
 from arbiter.sample import Sample
@@ -104,22 +104,19 @@ class Calibration:
             they are too few for the level, so that the set is all candidates, bool [N].
         """
         found = self.paths[path]
-        if sources is None:
-            behind = [found.pooled[method]] * len(outcome.mask)
-        else:
-            behind = [found.scores[method].get(source, []) for source in sources]
-        limits = {id(part): quantile(part, alpha) for part in behind}
-        threshold = np.array([limits[id(part)] for part in behind])
+        parts = {"": found.pooled[method]} if sources is None else found.scores[method]
+        names = [""] * len(outcome.mask) if sources is None else sources
+        threshold = quantiles_by_source(parts, names, alpha)
         each = scores(method, outcome.probabilities, outcome.mask, outcome.uniform, self.raps)
         sets = prediction_sets(each, threshold + _ROUNDING)
-        counts = np.array([len(part) for part in behind])
+        counts = np.array([len(parts.get(name, ())) for name in names])
         return (
             fill_empty(sets, outcome.probabilities, self.empty_set),
             counts,
             np.isinf(threshold),
         )
 
-    def summary(self, bank: FoilBank | None) -> dict:
+    def summary(self, bank: TravellingBank | None) -> dict:
         """What a run's summary says of it: everything but the scores."""
         fitted = self.fitted
         return {
@@ -143,7 +140,7 @@ def calibrate(
     model: DecisionModel,
     dataset: FeatureDataset,
     config: CalibrationConfig,
-    bank: FoilBank | None,
+    bank: TravellingBank | None,
     running: Running,
     seed: int,
 ) -> Calibration | None:
@@ -197,7 +194,7 @@ def _fit(
     model: DecisionModel,
     part: FeatureDataset,
     config: CalibrationConfig,
-    bank: FoilBank | None,
+    bank: TravellingBank | None,
     running: Running,
     seed: int,
 ) -> tuple[Fitted, GateFit]:
@@ -209,9 +206,10 @@ def _fit(
         source = noise_source(model, config.deliberation, seed)
         thought = deliberate(model, part, source, bank, running)
         deliberated_temperature = fit_temperature(thought.logits, thought.mask, found.answer)
-    draft = softmax(found.draft_logits, found.mask, draft_temperature)
-    disagrees = draft.argmax(axis=-1) != found.logits.argmax(axis=-1)
-    gate = fit_gate(draft, disagrees, config.gate)
+    disagrees = found.draft_logits.argmax(axis=-1) != found.logits.argmax(axis=-1)
+    # At temperature 1, for the gates that are tried may not depend on these samples; with a
+    # temperature that was fitted on them they would.
+    gate = fit_gate(softmax(found.draft_logits, found.mask), disagrees, config.gate)
     fitted = Fitted(
         draft_temperature=draft_temperature,
         full_temperature=fit_temperature(found.logits, found.mask, found.answer),

@@ -158,22 +158,3 @@ def fill_empty(sets_NK: np.ndarray, probabilities_NK: np.ndarray, policy: str) -
     empty = np.flatnonzero(~sets_NK.any(axis=-1))
     filled[empty, probabilities_NK[empty].argmax(axis=-1)] = True
     return filled
-
-
-def lac_scores(probabilities: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """The right answers' scores 1 - p, float64 [N], ascending."""
-    chosen = np.take_along_axis(probabilities, answer[:, None], axis=-1)[:, 0]
-    return np.sort(1 - chosen)
-
-
-def prediction_set(probabilities: np.ndarray, threshold: float) -> list[int]:
-    """Indices of the candidates within the threshold, most probable first; at least the first.
-
-    Args:
-        probabilities: float64 [K].
-        threshold: from `quantile`.
-    """
-    order = np.argsort(-probabilities, kind="stable")
-    chosen = [int(k) for k in order if 1 - probabilities[k] <= threshold]
-    # An empty set would claim that no candidate is right. Adding one never lowers coverage.
-    return chosen or [int(order[0])]

@@ -23,7 +23,7 @@ from arbiter.config import option
 from arbiter.features.batch import DecisionBatch
 from arbiter.features.content import sample_digests
 from arbiter.features.dataset import FeatureDataset
-from arbiter.foils import FoilBank
+from arbiter.model.bank import TravellingBank
 from arbiter.model.decision_model import DecisionModel, Fused
 from arbiter.model.heads import mask_logits
 from arbiter.model.noise import Noise, NoiseSource
@@ -78,7 +78,7 @@ def deliberate(
     model: DecisionModel,
     dataset: FeatureDataset,
     source: NoiseSource,
-    bank: FoilBank | None,
+    bank: TravellingBank | None,
     running: Running,
 ) -> Deliberated:
     """Deliberate over every sample; the model is in evaluation mode.
@@ -133,7 +133,7 @@ def _tournament(
     fused: Fused,
     batch: DecisionBatch,
     dataset: FeatureDataset,
-    bank: FoilBank,
+    bank: TravellingBank,
     answer_BQ: torch.Tensor,
     answer_BQT: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,8 +143,7 @@ def _tournament(
     rows = batch.sample[places].tolist()
     text_BQ = batch.candidates.gather(-1, answer_BQ[..., None])[..., 0]
     candidates = [dataset.samples[row].candidates for row in rows]
-    answers = [texts[k] for texts, k in zip(candidates, answer_BQ[places].tolist(), strict=True)]
-    foils_BQF[places] = bank.without(batch.texts[text_BQ[places]], answers, candidates)
+    foils_BQF[places] = bank.near(batch.texts[text_BQ[places]], candidates)
     passes, device = answer_BQT.shape[-1], answer_BQT.device
     real = (foils_BQF >= 0).to(device)[:, :, None]
     distinct, index = torch.unique(foils_BQF.clamp(min=0), return_inverse=True)

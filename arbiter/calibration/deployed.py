@@ -17,7 +17,7 @@ from arbiter.calibration.deliberation import DeliberationConfig, deliberate, noi
 from arbiter.calibration.gate import Gate
 from arbiter.features.content import sample_digests
 from arbiter.features.dataset import FeatureDataset
-from arbiter.foils import FoilBank
+from arbiter.model.bank import TravellingBank
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import Running, predict, predict_draft, softmax
 from arbiter.seeds import hash_fraction
@@ -32,7 +32,7 @@ class Fitted:
     Attributes:
         draft_temperature, full_temperature, deliberated_temperature: divide the logits of each
             path; the last is None when deliberation is left out.
-        gate: None when it stays shut.
+        gate: of draft probabilities at temperature 1; None when it stays shut.
         deliberation: how it is done.
         seed: of noise, and of the randomisation of prediction sets.
     """
@@ -85,7 +85,7 @@ class Deployed:
         self,
         model: DecisionModel,
         fitted: Fitted,
-        bank: FoilBank | None,
+        bank: TravellingBank | None,
         running: Running,
     ):
         self.model, self.fitted, self.bank, self.running = model, fitted, bank, running
@@ -112,7 +112,7 @@ class Deployed:
         if path == GATED and self.fitted.gate is not None:
             logits, mask = predict_draft(self.model, dataset, self.running, with_media)
             probabilities = softmax(logits, mask, self.fitted.draft_temperature)
-            exits = self.fitted.gate.opens(probabilities)
+            exits = self.fitted.gate.opens(softmax(logits, mask))
         if not exits.all():
             # Those that left are really left out: the rest makes batches of its own.
             rest = np.flatnonzero(~exits)

@@ -6,6 +6,7 @@ Shape letters: N samples, K candidates.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from arbiter.calibration.conformal import METHODS
 from arbiter.calibration.deliberation import CERTIFIED
-from arbiter.calibration.deployed import Outcome
+from arbiter.calibration.deployed import FULL, GATED, Outcome
 from arbiter.calibration.metrics import aurc, bootstrap_interval, summarize, wilson_interval
 from arbiter.evaluation.curves import curves
 from arbiter.evaluation.sets import DeployedSets
@@ -32,6 +33,7 @@ class Evidence:
         outcome: of the path that is deployed by default.
         uncalibrated: float64 [N, K], that path's probabilities at temperature 1; None without
             calibration.
+        escalated: codes of the reasons why each decision is escalated; empty where it stands.
         question_only: float64 [N, K], with images, video and audio left out.
         full: the full model's; None where the gate is shut.
         deliberated: None when it was not asked for.
@@ -44,6 +46,7 @@ class Evidence:
 
     samples: Sequence[Sample]
     outcome: Outcome
+    escalated: Sequence[tuple[str, ...]]
     question_only: np.ndarray
     uncalibrated: np.ndarray | None = None
     full: Outcome | None = None
@@ -66,6 +69,9 @@ def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS) -> dict:
     names = list(dict.fromkeys(sources.tolist()))
     parts = _Parts(evidence, alphas)
     report: dict = {"overall": parts.part(np.arange(len(sources)), names), "sources": {}}
+    if evidence.full is not None and evidence.seconds:
+        times = {"seconds_with": evidence.seconds[GATED], "seconds_without": evidence.seconds[FULL]}
+        report["overall"]["exit"].update(times)
     for source in names:
         here = sources == source
         part = parts.part(np.flatnonzero(here), [source])
@@ -115,6 +121,7 @@ class _Parts:
             "aurc_interval": list(
                 bootstrap_interval(lambda drawn: aurc(confidence[drawn], right[drawn]), len(rows))
             ),
+            "escalation": self._escalation(rows, right),
             "dropped_modalities": {
                 name: self._accuracy(without, rows)
                 for name, without in e.dropped.items()
@@ -161,6 +168,20 @@ class _Parts:
         for alpha in (np.arange(1, 51) / 100).tolist():
             measured = self._e.sets.measure(DEFAULT_METHOD, alpha, rows, self._answer)
             found.append([alpha, measured["coverage"], measured["mean_set_size"]])
+        return found
+
+    def _escalation(self, rows: np.ndarray, right: np.ndarray) -> dict:
+        """What becomes of decisions under the model's own thresholds."""
+        reasons = [self._e.escalated[row] for row in rows]
+        asks = np.array([bool(codes) for codes in reasons])
+        counts = Counter(code for codes in reasons for code in codes)
+        found = {
+            "rate": float(asks.mean()),
+            "reasons": {code: n / len(rows) for code, n in counts.most_common()},
+        }
+        for name, part in (("standing", right[~asks]), ("escalated", right[asks])):
+            found[f"{name}_accuracy"] = float(part.mean()) if len(part) else None
+            found[f"{name}_interval"] = list(wilson_interval(int(part.sum()), len(part)))
         return found
 
     def _exit(self, rows: np.ndarray) -> dict | None:

@@ -10,12 +10,14 @@ import numpy as np
 
 from arbiter.calibration.calibration import Calibration
 from arbiter.calibration.deployed import DELIBERATED, FULL, GATED, Deployed, Fitted, Outcome
+from arbiter.decision import Options, Timings
 from arbiter.errors import DecisionError
 from arbiter.evaluation.figures import Evidence
 from arbiter.evaluation.majority import MajorityBaseline
 from arbiter.evaluation.sets import DeployedSets
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.ragged import Ragged
+from arbiter.judge import judge
 from arbiter.model.decision_model import DecisionModel
 from arbiter.sample import MEDIA, Modality, Sample
 
@@ -47,6 +49,9 @@ def measure(
         return outcome
 
     outcome = run(GATED)
+    decisions = judge(
+        samples, outcome, Options(), Timings(0.0, 0.0, len(samples)), calibration, None, False
+    )
     sets = None
     if calibration is not None:
         sources = [sample.source for sample in samples]
@@ -66,6 +71,7 @@ def measure(
     return Evidence(
         samples=samples,
         outcome=outcome,
+        escalated=[tuple(reason.code for reason in decision.reasons) for decision in decisions],
         uncalibrated=None if calibration is None else at_temperature_1(outcome, fitted),
         question_only=blind,
         full=None if fitted.gate is None else run(FULL),

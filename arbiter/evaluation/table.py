@@ -19,6 +19,7 @@ def tables(report: dict) -> list[Table]:
     found = [_accuracy(parts), _probabilities(parts)]
     if report["overall"]["conformal"]:
         found.append(_sets(report))
+    found.append(_escalation(parts))
     if report["overall"]["dropped_modalities"]:
         found.append(_dropped(parts))
     if report["overall"]["certified"]:
@@ -100,6 +101,20 @@ def _sets(report: dict) -> Table:
             _interval(entry["coverage_interval"]), f"{entry['mean_set_size']:.3f}",
             _percent(entry["empty"]), _percent(entry["unfilled_coverage"]),
             _interval(entry["guarantee_interval"]),
+        )  # fmt: skip
+    return table
+
+
+def _escalation(parts: list[tuple[str, dict]]) -> Table:
+    head = ("", "escalated", "accuracy of what stands", "95% interval", "of what is escalated")
+    table = _table("Escalation by the model's own thresholds, alpha 0.1", head)
+    for name, part in parts:
+        found = part["escalation"]
+        stands = found["standing_accuracy"]
+        table.add_row(
+            name, _percent(found["rate"]), _percent(stands),
+            _interval(None if stands is None else found["standing_interval"]),
+            _percent(found["escalated_accuracy"]),
         )  # fmt: skip
     return table
 

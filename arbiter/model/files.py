@@ -18,8 +18,7 @@ from arbiter.errors import ArbiterError, EncoderError, RunError, first_line
 from arbiter.features.batch import media_specs
 from arbiter.features.codec import Int8Codec
 from arbiter.files import MANIFEST, verified_files, write_json_atomic, write_tensors
-from arbiter.foils import FoilBank
-from arbiter.model.bank import FEATURES, TEXTS, load_bank, save_bank
+from arbiter.model.bank import FEATURES, TEXTS, TravellingBank, load_bank, save_bank
 from arbiter.model.decision_model import CONTEXT, ArchitectureConfig, DecisionModel
 from arbiter.model.weights import Expected, expected_tensors, read_tensors
 from arbiter.strict_json import read_json, read_text
@@ -57,7 +56,7 @@ class LoadedModel:
     codecs: Codecs
     calibration: dict | None
     card: str | None = None
-    bank: FoilBank | None = None
+    bank: TravellingBank | None = None
 
 
 def save_model(
@@ -65,7 +64,7 @@ def save_model(
     model: DecisionModel,
     encoder: Encoder,
     codecs: Codecs,
-    bank: FoilBank | None = None,
+    bank: TravellingBank | None = None,
 ) -> None:
     """Write weights (float16 and float32), config.json, codecs and foils into a directory.
 

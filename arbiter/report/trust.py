@@ -156,9 +156,28 @@ def _risk(evaluation: dict) -> Markup:
         for name, part in _named(evaluation)
     ]
     table = page.table(["", "AURC", "95% interval"], rows)
-    body = page.note(text) + page.charts([*figures, page.cell(table)])
+    cells = [page.cell(table), page.cell(_asked(overall))]
+    body = page.note(text) + page.charts([*figures, *cells])
     certified = overall.get("certified")
     return body + (_certified(certified) if certified else Markup(""))
+
+
+def _asked(overall: dict) -> Markup:
+    """What becomes of decisions under the model's own thresholds."""
+    asked = overall.get("escalation")
+    if not asked:
+        return Markup("")
+    shares = {"standing": 1 - asked["rate"], "escalated": asked["rate"]}
+    rows = [
+        (name, percent(part, 1), percent(asked[f"{name}_accuracy"]),
+         interval(asked[f"{name}_interval"]))
+        for name, part in shares.items()
+    ]  # fmt: skip
+    reasons = [(name, percent(part)) for name, part in asked.get("reasons", {}).items()]
+    table = page.table(["own thresholds", "share", "accuracy", "95% interval"], rows)
+    if reasons:
+        table += page.details("reasons", page.table(["reason", "share"], reasons))
+    return table
 
 
 def _ends(bounds: list[float] | None) -> str | None:
@@ -185,8 +204,8 @@ def exits(run: RunFiles) -> page.Section:
 
 def _exits(evaluation: dict, reason: str | None) -> Markup:
     rows = [
-        (name, percent(e["rate"]), percent(e["agreement"]), percent(e["accuracy_with"]),
-         percent(e["accuracy_without"]))
+        (name, percent(e["rate"]), percent(e["agreement"]), interval(e.get("agreement_interval")),
+         percent(e["accuracy_with"]), percent(e["accuracy_without"]))
         for name, part in _named(evaluation)
         for e in [part.get("exit")]
         if e
@@ -196,7 +215,7 @@ def _exits(evaluation: dict, reason: str | None) -> Markup:
     text = (
         "The draft head scores pooled inputs before any fusion. Where it is sure enough it "
         "decides, and the fusion layers are not computed. Agreement: how often it chooses as they "
-        "would."
+        "would; with and without: the accuracy of all decisions."
     )
-    head = ["test", "exits", "agreement", "accuracy with exits", "accuracy without"]
+    head = ["test", "exits", "agreement", "95% interval", "with exits", "without"]
     return page.note(text) + page.table(head, rows)

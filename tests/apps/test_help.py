@@ -30,7 +30,7 @@ def test_help_is_one_screen_with_three_examples(app, monkeypatch, capsys):
 def complete(line: str) -> list[str]:
     """What bash offers after a line, asked as bash asks."""
     script = (
-        'source experiments/completion.bash; COMP_LINE=$1; COMP_POINT=${#1}; _arbiter_complete; '
+        "source experiments/completion.bash; COMP_LINE=$1; COMP_POINT=${#1}; _arbiter_complete; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(

@@ -1,0 +1,94 @@
+"""Pages of runs that have not ended, from files as experiments.train writes them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arbiter.errors import RunError
+from arbiter.report import choose_gallery, write_gallery, write_report
+from tests.conftest import make_samples
+from tests.report.parsed import SECTIONS, Page
+
+EVIL = "<script>alert('x')</script>"
+
+
+def write_run(path: Path, *events: dict, status: str = "running", **more: str) -> Path:
+    """A run directory with these lines in metrics.jsonl."""
+    path.mkdir(parents=True)
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    (path / "metrics.jsonl").write_text(lines)
+    said = {"status": status, "time": "2026-01-31T12:00:00+0000", **more}
+    (path / "status.json").write_text(json.dumps(said))
+    return path
+
+
+BEGUN = {
+    "event": "run",
+    "seed": 3,
+    "encoder": {"name": "raw", "random_weights": False},
+    "parameters": {"trainable": 1_500_000, "active_per_token": 900_000, "frozen": 0},
+    "samples": {"train": 900},
+    "sources": {EVIL: {"splits": {"train": 900}, "modalities": {"image": 900}, "groups": 90}},
+}
+STEP = {"event": "step", "step": 5, "epoch": 1, "lr": 1e-3, "samples_per_sec": 100.0}
+EPOCH = {"event": "epoch", "epoch": 1, "step": 9, "train_loss": 0.8, "val_loss": 0.9,
+         "train_acc": 0.5, "val_acc": 0.625, "best_epoch": 1}  # fmt: skip
+
+
+def test_a_run_that_goes_on_shows_what_there_is(tmp_path):
+    run = write_run(tmp_path / "run", BEGUN, STEP, EPOCH)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "step", "st')  # the line that is being written
+    page = Page(write_report(run))
+    assert page.sections == SECTIONS
+    assert "Best validation accuracy so far: 62.50%" in page.text
+    assert "This page shows the run so far" in page.text
+    assert "no expert_load" in page.text
+
+
+def test_a_failed_run_says_why_and_an_interrupted_one_how_to_go_on(tmp_path):
+    failed = write_run(tmp_path / "f", status="failed", error=f"dataset.path={EVIL}: no such file")
+    page = Page(write_report(failed))
+    assert page.sections == SECTIONS
+    assert f"dataset.path={EVIL}: no such file" in page.text
+    assert "cannot be gone on with" in page.text
+
+    stopped = write_run(tmp_path / "i", BEGUN, STEP, EPOCH, status="interrupted")
+    (stopped / "resume" / "state-00000009").mkdir(parents=True)
+    text = Page(write_report(stopped)).text
+    assert f"step 9; python -m experiments.train resume={stopped} goes on" in text
+
+
+def test_a_run_that_goes_on_past_its_end_shows_no_figures_of_that_end(tmp_path):
+    run = write_run(tmp_path / "run", BEGUN, EPOCH)
+    write_gallery(run, "test", choose_gallery(make_samples()[:1], np.array([[1.0, 0, 0, 0]])))
+    assert "No decisions are kept" in Page(write_report(run)).text
+
+
+def test_what_is_not_a_run_or_is_damaged_is_one_line(tmp_path):
+    with pytest.raises(RunError, match="not a run directory"):
+        write_report(tmp_path)
+    run = write_run(tmp_path / "run", BEGUN)
+    (run / "metrics.jsonl").write_text('{"event": "run"}\nnonsense\n{}\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl: line 2 is damaged"):
+        write_report(run)
+    (run / "metrics.jsonl").write_text("")
+    (run / "status.json").write_text("")
+    with pytest.raises(RunError, match=r"status\.json: damaged"):
+        write_report(run)
+
+
+def test_the_configuration_is_held_against_the_default(tmp_path):
+    run = write_run(tmp_path / "run", BEGUN)
+    assert "not started by experiments.train" in Page(write_report(run)).text
+    (run / ".hydra").mkdir()
+    (run / ".hydra" / "config.yaml").write_text(f"seed: 3\nsame: 1\nmine: {{a: '{EVIL[:8]}'}}\n")
+    text = Page(write_report(run)).text
+    assert "No default configuration is at hand" in text
+    assert "all 3 keys" in text
+    default = {"seed": 0, "same": 1, "later": True}
+    text = Page(write_report(run, default)).text
+    assert "keydefaultthis runmine.a(no such key)<script>seed03" in text
+    assert "1 keys of the default that the run has not" in text
