@@ -20,7 +20,9 @@ SCREEN_LINES, SCREEN_COLUMNS = 40, 102
 @pytest.mark.parametrize("app", APPS)
 def test_help_is_one_screen_with_three_examples(app, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"{app}.py", "--help"])
-    runpy.run_module(f"experiments.{app}", run_name="__main__")
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(f"experiments.{app}", run_name="__main__")
+    assert stopped.value.code == 0
     lines = capsys.readouterr().out.rstrip().splitlines()
     assert len(lines) <= SCREEN_LINES and max(map(len, lines)) <= SCREEN_COLUMNS
     examples = lines[lines.index("Examples") :]
