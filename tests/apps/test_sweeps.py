@@ -208,27 +208,22 @@ def interrupt(command: list[str], ready: Path, number: signal.Signals) -> tuple[
         [sys.executable, "-m", "experiments.train", *command], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not ready.exists() or len(ready.read_text().splitlines()) < 2:
         assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()
         time.sleep(0.005)
     process.send_signal(number)
-    said, _ = process.communicate(timeout=240)
+    said, _ = process.communicate(timeout=600)
     return process.returncode, said
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_path):
     rates = "optimizer.lr=1e-3,2e-3,4e-3"
-    own = [
-        "-m",
-        *small(tmp_path / "features", epochs=3, samples=600),
-        "logging.every_steps=1",
-        rates,
-    ]
-    assert (
-        run_app("experiments.train", *own, f"hydra.sweep.dir={tmp_path / 'calm'}").returncode == 0
-    )
+    own = ["-m", *small(tmp_path / "features", epochs=3, samples=600), rates]
+    calm = [*own, f"hydra.sweep.dir={tmp_path / 'calm'}"]
+    done = run_app("experiments.train", *calm, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(tmp_path / "features")  # built anew, and once
 
     sweep = tmp_path / "sweep"
@@ -247,7 +242,7 @@ def test_a_sweep_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_path)
     assert status(jobs[2])["status"] == "running"  # it could say nothing more
     untouched = (jobs[0] / "summary.json").stat().st_mtime_ns
 
-    done = run_app("experiments.train", *command, "resume=auto")
+    done = run_app("experiments.train", *command, "resume=auto", timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"already finished: {jobs[0]}" in done.stdout
     assert (jobs[0] / "summary.json").stat().st_mtime_ns == untouched
@@ -263,13 +258,14 @@ def test_a_sweep_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_path)
 def test_memory_does_not_grow_over_jobs(tmp_path):
     sweep = tmp_path / "sweep"
     done = run_app(
-        "experiments.train", "-m", *small(tmp_path / "features", samples=1500),
-        f"hydra.sweep.dir={sweep}", "seed=range(0,8)",
+        "experiments.train", "-m", *small(tmp_path / "features"),
+        f"hydra.sweep.dir={sweep}", "dataset.augment.shift_patches=0,1,2,3,4,5,6",
+        timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     rss = [float(row["rss_mb"]) for row in table(sweep)]
     # The first jobs load libraries and fill the allocator's arenas.
-    assert max(rss[5:]) - max(rss[2:5]) < 30, rss
+    assert max(rss[5:]) - max(rss[2:5]) < 15, rss
 
 
 @pytest.mark.slow
