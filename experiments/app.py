@@ -39,6 +39,7 @@ def run_app(
     task: Callable[[DictConfig], float | None],
     config_name: str,
     prepare: Callable[[list[str]], list[str]] | None = None,
+    supervise: Callable[[Callable[[], None]], None] | None = None,
 ) -> None:
     """Run `task` as a Hydra app; exit status 1 and one line for a user's mistake.
 
@@ -48,6 +49,7 @@ def run_app(
         task: is given the composed configuration.
         config_name: the primary config.
         prepare: rewrites the command line's arguments before Hydra reads them.
+        supervise: is given what starts Hydra, and starts it.
     """
     show_all = "HYDRA_FULL_ERROR" in os.environ
     schema.register()
@@ -78,7 +80,8 @@ def run_app(
         _refuse_unknown_flags(sys.argv[1:])
         if prepare is not None:
             sys.argv[1:] = prepare(sys.argv[1:])
-        hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
+        start = hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)
+        start() if supervise is None else supervise(start)
         if mistakes:
             raise mistakes[0]
     except (ArbiterError, HydraException, OmegaConfBaseException) as error:

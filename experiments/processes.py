@@ -28,32 +28,53 @@ from arbiter.training.resume import flatten
 from arbiter.training.run_directory import Onlooker
 from experiments import schema
 from experiments.app import CONF, INTERRUPTED, explain, run_app
-from experiments.resume import is_multirun, resume_arguments
+from experiments.resume import is_multirun
 from experiments.schema import TrainConfig
 
 _led = False
 """Whether the others have been told what to do."""
 
+Prepare = Callable[[list[str]], list[str]]
 Train = Callable[[TrainConfig, Onlooker, "State | None", Interruption], float]
 
 
-def run_train_app(main: Callable[[DictConfig], float], train: Train) -> None:
-    """Run `main` under Hydra in the first process, and `train` alone in the others."""
+def run_train_app(
+    main: Callable[[DictConfig], float],
+    train: Train,
+    prepare: Prepare,
+    supervise: Callable[[Callable[[], None]], None],
+) -> None:
+    """Run `main` under Hydra in the first process, and `train` alone in the others.
+
+    Args:
+        main: the app.
+        train: the part of it that all processes do.
+        prepare, supervise: as in `run_app`.
+    """
     try:
         start()
     except ProcessLost as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     if ranks().first:
-        _run_first(main)
+        _run_first(main, prepare, supervise)
     else:
         sys.exit(_follow(train))
 
 
-def _run_first(main: Callable[[DictConfig], float]) -> None:
+def _run_first(
+    main: Callable[[DictConfig], float],
+    prepare: Prepare,
+    supervise: Callable[[Callable[[], None]], None],
+) -> None:
+    def arguments(given: list[str]) -> list[str]:
+        if ranks().size > 1 and is_multirun(given):
+            raise RunError("-m: torchrun's processes do one run; start torchrun once for each")
+        return prepare(given)
+
     status = 1
     try:
-        run_app(main, "train", _arguments)
+        run_app(main, "train", arguments, supervise)
         status = 0
     except SystemExit as stopped:
         status = stopped.code if isinstance(stopped.code, int) else 0 if not stopped.code else 1
@@ -64,12 +85,6 @@ def _run_first(main: Callable[[DictConfig], float]) -> None:
         if not _led:
             with suppress(ProcessLost, ProcessFailed):
                 ranks().share({"status": status})
-
-
-def _arguments(arguments: list[str]) -> list[str]:
-    if ranks().size > 1 and is_multirun(arguments):
-        raise RunError("-m: torchrun's processes do one run; start torchrun once for each")
-    return resume_arguments(arguments)
 
 
 def lead(config: TrainConfig, state: State | None) -> None:

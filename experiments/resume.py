@@ -9,14 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import ListConfig, OmegaConf
 
 from arbiter.errors import RunError
+from arbiter.sweeps.names import override_key
 from arbiter.training.resume import holds_run
 
 _MULTIRUN = ("-m", "--multirun")
-
-
-def _key(override: str) -> str:
-    """The key of `key=value`, without Hydra's signs for adding and deleting."""
-    return override.lstrip("+~").split("=", 1)[0].split("@", 1)[0]
 
 
 def _value(arguments: list[str], key: str) -> str | None:
@@ -57,23 +53,33 @@ def resume_arguments(arguments: list[str]) -> list[str]:
         return arguments
     run = Path(resume)
     saved = _overrides(run)
+    if saved is None and _holds_sweep(run):
+        raise RunError(
+            f"resume={run}: holds a sweep; give its command again with hydra.sweep.dir={run} "
+            "resume=auto, or name one of its runs"
+        )
     if saved is None:
         raise RunError(
             f"resume={run}: no run to go on with, .hydra/overrides.yaml is missing or empty; "
             "name a run directory, or give the run's first command again"
         )
-    keys = {_key(a) for a in arguments}
-    own = [override for override in saved if _key(override) not in keys]
+    keys = {override_key(a) for a in arguments}
+    own = [override for override in saved if override_key(override) not in keys]
     return [*own, *arguments, f"hydra.run.dir={run}", "hydra.output_subdir=null"]
 
 
 def _refuse_to_overwrite(place: Path, multirun: bool) -> None:
     """A directory that holds a run or a sweep is left alone."""
-    if (place / "multirun.yaml").exists() if multirun else holds_run(place):
+    if _holds_sweep(place) if multirun else holds_run(place):
         kind, key = ("sweep", "hydra.sweep.dir") if multirun else ("run", "hydra.run.dir")
         raise RunError(
             f"{place}: holds a {kind} already; give resume=auto to go on with it, or another {key}"
         )
+
+
+def _holds_sweep(place: Path) -> bool:
+    """Whether a sweep has begun there; not every sweeper leaves a multirun.yaml."""
+    return (place / "multirun.yaml").exists() or any(place.glob("*/.hydra"))
 
 
 def _overrides(run: Path) -> list[str] | None:
@@ -89,4 +95,4 @@ def overridden_keys() -> list[str]:
     own = []
     if hydra.output_subdir is None:
         own = _overrides(Path(hydra.runtime.output_dir)) or []
-    return [_key(override) for override in hydra.overrides.task if override not in own]
+    return [override_key(override) for override in hydra.overrides.task if override not in own]

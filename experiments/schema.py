@@ -25,6 +25,7 @@ from arbiter.errors import ConfigError
 from arbiter.evaluation.figures import ALPHAS
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.sweeps.ranking import SweepConfig
 from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.muon import MuonConfig
@@ -63,6 +64,7 @@ class TrainConfig:
     logging: LoggingConfig = option(LoggingConfig(), help="Logging.")
     checkpoint: CheckpointConfig = option(CheckpointConfig(), help="Resume states.")
     guards: GuardsConfig = option(GuardsConfig(), help="Numbers that go wrong.")
+    sweep: SweepConfig = option(SweepConfig(), help="What sweeps rank by.")
     encoder: Any = option(help="Frozen perception.")
     architecture: ArchitectureConfig = option(ArchitectureConfig(), help="The fusion model.")
     dataset: DatasetConfig = option(DatasetConfig(), help="The mix of sources.")
@@ -151,7 +153,16 @@ _OF_ONE_QUESTION = (
 class ReportConfig:
     """`python -m experiments.report`."""
 
-    run: str = option(help="A run directory.")
+    run: str | None = option(None, help="A run directory, for its report.html.")
+    runs: list[str] = option(
+        [], help="Run directories to compare, for sweep.html; a sweep's stands for all its jobs."
+    )
+    output: str | None = option(
+        None,
+        help="Folder of sweep.html and sweep.csv; null takes the sweep's own, or a new one below "
+        "outputs/comparisons.",
+    )
+    sweep: SweepConfig = option(SweepConfig(), help="What runs are ranked by.")
 
 
 @dataclass

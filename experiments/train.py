@@ -53,6 +53,7 @@ from experiments.app import default_config, quote_free_text
 from experiments.processes import lead, run_train_app
 from experiments.resume import overridden_keys
 from experiments.schema import TrainConfig
+from experiments.sweep import in_sweep, supervised, sweep_arguments
 
 log = logging.getLogger(__name__)
 
@@ -220,6 +221,11 @@ def train(
     return best.accuracy
 
 
+def prepare(arguments: list[str]) -> list[str]:
+    """The arguments that Hydra is given."""
+    return sweep_arguments(resume_arguments(arguments))
+
+
 if __name__ == "__main__":
     sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
-    run_train_app(main, train)
+    run_train_app(in_sweep(main), train, prepare, supervised)

@@ -120,7 +120,9 @@ def make_model(
     return DecisionModel(config, encoder.spec, inputs, dispatch).eval()
 
 
-def run_app(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+def run_app(
+    *arguments: str, cwd: Path = ROOT, timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess:
     """Run `python -m experiments.<...>` as a person would, from the repository's root."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
@@ -128,7 +130,7 @@ def run_app(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
     )
 
 

@@ -18,7 +18,7 @@ LEVELS = [
     {"calibration"},
     {"decision", "judge"},
     {"evaluation"},
-    {"training", "report", "sharing"},
+    {"training", "report", "sharing", "sweeps"},
     {"inputs"},
     {"engine"},
     {"verification"},

@@ -12,7 +12,9 @@ from arbiter.training.checkpoint import State, list_states, load_newest_state
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, may_extend
 
-FREE = ("calibration", "hardware", "logging", "checkpoint", "guards", "paths", "resume")
+FREE = (
+    "calibration", "hardware", "logging", "checkpoint", "guards", "paths", "resume", "sweep",
+)  # fmt: skip
 """Groups and keys that do not bear on what is learned."""
 
 

@@ -99,11 +99,13 @@ def test_a_sweep_goes_on_where_it_stopped(mistake, stopped, tmp_path):
     sweep = ["-m", *own, f"hydra.sweep.dir={tmp_path / 'sweep'}", "optimizer.lr=1e-3,2e-3,4e-3"]
     done = run_app("experiments.train", *sweep)
     assert done.returncode == 0, done.stderr
-    jobs = [tmp_path / "sweep" / str(i) for i in range(3)]
+    jobs = [tmp_path / "sweep" / f"{i}_lr-{lr}" for i, lr in enumerate((0.001, 0.002, 0.004))]
     weights = [(job / "model" / "model_fp32.safetensors").read_bytes() for job in jobs]
     assert len(set(weights)) == 3
 
     assert "holds a sweep already; give resume=auto" in mistake("train", *sweep)
+    line = mistake("train", f"resume={tmp_path / 'sweep'}")
+    assert "holds a sweep; give its command again with hydra.sweep.dir=" in line
 
     # As after a kill: job 1 has its states, and neither model nor end; job 2 is not there.
     for name in ("model", "status.json", "summary.json", "report.html"):

@@ -1,0 +1,182 @@
+"""Run directories read back: what each was told, how it ended, what it took.
+
+Everything comes from files, so that it does not matter which process or machine ran a job.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from arbiter.errors import RunError
+from arbiter.sweeps.names import override_key, override_value
+from arbiter.training.resume import FREE, flatten
+
+_SILENT = ("logging", "checkpoint", "paths", "resume", "sweep")
+_UNNAMED = tuple(key for key in FREE if key != "calibration")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory tells.
+
+    Attributes:
+        path: the directory.
+        status: finished, failed, interrupted (also: killed) or running.
+        error: one line, of a failed run.
+        overrides: key -> value as given on the command line.
+        choices: config group -> option.
+        config: dotted key -> value.
+        summary: of a finished run; empty otherwise.
+        val_acc: at the end of each finished epoch.
+        seconds: of training and validation, as far as it went.
+        rss_mb: most resident memory among the lines of metrics.jsonl; None before the first.
+        vram_mb: the same of device memory, where it is known.
+    """
+
+    path: Path
+    status: str
+    error: str | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    val_acc: tuple[float, ...] = ()
+    seconds: float = 0.0
+    rss_mb: float | None = None
+    vram_mb: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return self.path.name
+
+    def setting(self, key: str) -> str | None:
+        """The value of a key or the option of a group; None if it has none."""
+        for values in (self.overrides, self.choices, self.config):
+            if values.get(key) is not None:
+                return str(values[key])
+        return None
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Run directories: those named, and those in the sweeps that are named.
+
+    Raises:
+        RunError: a path is neither.
+    """
+    found = []
+    for path in paths:
+        jobs = [path] if _is_run(path) else [p for p in _children(path) if _is_run(p)]
+        if not jobs:
+            raise RunError(f"{path}: neither a run directory nor a sweep's; name one that exists")
+        found += jobs
+    return list(dict.fromkeys(found))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "status.json").is_file() or (path / ".hydra").is_dir()
+
+
+def _children(path: Path) -> list[Path]:
+    """Directories in a directory, by their leading number if they have one."""
+
+    def place(child: Path) -> tuple[float, str]:
+        number = re.match(r"\d+", child.name)
+        return (int(number[0]) if number else float("inf"), child.name)
+
+    return sorted((p for p in path.iterdir() if p.is_dir()), key=place) if path.is_dir() else []
+
+
+def read_run(path: Path) -> Run:
+    """Everything that a run directory tells; what a kill left half written counts as not there."""
+    status = _read_json(path / "status.json")
+    overrides = _read_yaml(path / ".hydra" / "overrides.yaml")
+    given = [str(o) for o in overrides] if isinstance(overrides, ListConfig) else []
+    hydra = _read_yaml(path / ".hydra" / "hydra.yaml")
+    choices = OmegaConf.select(hydra, "hydra.runtime.choices") if hydra is not None else None
+    config = _read_yaml(path / ".hydra" / "config.yaml")
+    state = status.get("status", "interrupted")
+    return Run(
+        path,
+        "interrupted" if state == "running" and not _locked(path) else state,
+        status.get("error"),
+        {override_key(o): override_value(o) for o in given},
+        {k: str(v) for k, v in (choices or {}).items() if not k.startswith("hydra/")},
+        dict(flatten(OmegaConf.to_container(config))) if isinstance(config, DictConfig) else {},
+        _read_json(path / "summary.json") if state == "finished" else {},
+        **_figures(path / "metrics.jsonl"),
+    )
+
+
+def _figures(path: Path) -> dict[str, Any]:
+    """Accuracies, seconds and peaks of the lines that are whole."""
+    accuracies, seconds = [], 0.0
+    peaks: dict[str, float | None] = {"rss_mb": None, "vram_mb": None}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        with suppress(ValueError):
+            event = json.loads(line)
+            for name, peak in peaks.items():
+                if (value := event.get(name)) is not None:
+                    peaks[name] = max(peak or 0.0, value)
+            if event["event"] == "epoch":
+                accuracies.append(event["val_acc"])
+                seconds += event["train_seconds"] + event["eval_seconds"]
+    return {"val_acc": tuple(accuracies), "seconds": seconds, **peaks}
+
+
+def _locked(path: Path) -> bool:
+    """Whether a process is running there now; a dead one's lock is free."""
+    if not (path / ".lock").exists():
+        return False
+    lock = FileLock(path / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:
+        return False  # an archive that cannot be written: nobody runs there
+    lock.release()
+    return False
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _read_yaml(path: Path) -> Any:
+    return OmegaConf.load(path) if path.is_file() and path.stat().st_size else None
+
+
+def varied(runs: Sequence[Run]) -> list[str]:
+    """The keys and groups in which runs differ: those given on command lines first.
+
+    A group whose option differs stands for the keys in it. Where and how verbosely a run wrote
+    is left out, and what does not bear on its result unless it was named, such as its hardware.
+    """
+
+    def differs(key: str) -> bool:
+        return len({run.setting(key) for run in runs}) > 1
+
+    named = dict.fromkeys(key for run in runs for key in run.overrides)
+    keys = [k for k in named if k.split(".")[0] not in _SILENT and differs(k)]
+    groups = dict.fromkeys(group for run in runs for group in run.choices)
+    keys += [g for g in groups if g not in keys and g not in _UNNAMED and differs(g)]
+    if "experiment" in keys:
+        return keys  # a preset stands for all that it sets
+    for key in dict.fromkeys(key for run in runs for key in run.config):
+        covered = key in keys or any(key.startswith(f"{k}.".replace("/", ".")) for k in keys)
+        if not covered and key.split(".")[0] not in _UNNAMED and differs(key):
+            keys.append(key)
+    return keys

@@ -1,0 +1,98 @@
+"""Run directories read back, whatever state a kill left them in."""
+
+import json
+
+import pytest
+from filelock import FileLock
+
+from arbiter.errors import RunError
+from arbiter.sweeps.runs import Run, find_runs, read_run, varied
+
+
+def make(path, status="finished", overrides=(), events=(), **files):
+    (path / ".hydra").mkdir(parents=True)
+    (path / ".hydra" / "overrides.yaml").write_text("".join(f"- {o}\n" for o in overrides) or "[]")
+    (path / "status.json").write_text(json.dumps({"status": status, **files.get("more", {})}))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    (path / "summary.json").write_text(json.dumps({"validation": {"accuracy": 0.5}}))
+    return path
+
+
+def epoch(number, rss, **more):
+    figures = {"val_acc": number / 10, "train_seconds": 2.0, "eval_seconds": 0.5, "rss_mb": rss}
+    return {"event": "epoch", "epoch": number, **figures, "vram_mb": None, **more}
+
+
+def test_figures_come_from_the_lines_of_a_run(tmp_path):
+    events = [{"event": "step", "rss_mb": 300.0}, epoch(1, 200.0), epoch(2, 250.0)]
+    run = read_run(make(tmp_path / "0", events=events, overrides=["optimizer.lr=0.1", "+a='b c'"]))
+    assert run.overrides == {"optimizer.lr": "0.1", "a": "b c"}
+    assert run.val_acc == (0.1, 0.2) and run.seconds == 5.0
+    assert (run.rss_mb, run.vram_mb) == (300.0, None)
+
+
+def test_a_killed_run_is_interrupted_and_one_that_holds_its_lock_runs(tmp_path):
+    path = make(tmp_path / "0", "running")
+    assert read_run(path).status == "interrupted"
+    with FileLock(path / ".lock"):
+        assert read_run(path).status == "running"
+    assert read_run(path).status == "interrupted"
+
+
+def test_a_summary_counts_once_the_run_has_finished(tmp_path):
+    assert read_run(make(tmp_path / "0", "failed", more={"error": "e"})).summary == {}
+    assert read_run(make(tmp_path / "1")).summary == {"validation": {"accuracy": 0.5}}
+
+
+def test_half_a_file_is_none(tmp_path):
+    path = make(tmp_path / "0", events=[epoch(1, 1.0)])
+    (path / ".hydra" / "overrides.yaml").write_text("")
+    (path / "status.json").write_text('{"stat')
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "epo')
+    run = read_run(path)
+    assert (run.status, run.overrides, run.val_acc) == ("interrupted", {}, (0.1,))
+
+
+def test_a_sweep_stands_for_its_jobs_in_their_order(tmp_path):
+    for number in (10, 2, 0):
+        make(tmp_path / f"{number}_lr-1")
+    alone = make(tmp_path / "elsewhere" / "run")
+    found = find_runs([tmp_path, alone, alone])
+    assert [p.name for p in found] == ["0_lr-1", "2_lr-1", "10_lr-1", "run"]
+    with pytest.raises(RunError, match="neither a run directory nor a sweep's"):
+        find_runs([tmp_path / "nothing"])
+
+
+def of(overrides=(), choices=(), config=()) -> Run:
+    return Run(None, "finished", None, dict(overrides), dict(choices), dict(config))
+
+
+def test_what_varies_is_what_was_told_differently():
+    a = of({"optimizer.lr": "1", "seed": "0", "paths.features": "a"}, {}, {"x.y": 1})
+    b = of({"optimizer.lr": "2", "seed": "0", "paths.features": "b"}, {}, {"x.y": 2})
+    assert varied([a, b]) == ["optimizer.lr", "x.y"]
+    assert varied([a]) == []
+
+
+def test_an_option_stands_for_its_keys_and_a_preset_for_all():
+    v6 = of({}, {"architecture": "v6"}, {"architecture.dim": 8, "seed": 1})
+    tiny = of({}, {"architecture": "tiny"}, {"architecture.dim": 4, "seed": 0})
+    assert varied([v6, tiny]) == ["architecture", "seed"]
+    smoke = of({}, {"architecture": "v6", "experiment": "smoke"}, {"seed": 7})
+    assert varied([v6, smoke]) == ["experiment"]
+
+
+def test_a_value_not_given_is_the_configuration_s():
+    default = of({}, {}, {"optimizer.lr": 0.002})
+    given = of({"optimizer.lr": "0.01"}, {}, {"optimizer.lr": 0.01})
+    assert varied([default, given]) == ["optimizer.lr"]
+    assert [r.setting("optimizer.lr") for r in (default, given)] == ["0.002", "0.01"]
+
+
+def test_hardware_varies_only_where_it_was_named():
+    one, two = of({}, {}, {"hardware.device": "cpu"}), of({}, {}, {"hardware.device": "cuda"})
+    assert varied([one, two]) == []
+    assert varied([of({"hardware.device": "cpu"}), of({"hardware.device": "cuda"})]) == [
+        "hardware.device"
+    ]
