@@ -53,13 +53,17 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
         f"{len(ranking.runs)} runs: " + ", ".join(f"{n} {status}" for status, n in counts.items())
     )
 
+    # A job's number says which it is; its values have columns of their own.
+    is_sweep = all(run.path.parent == directory for run in ranking.runs)
+    label = short_name if is_sweep else _name
+
     def link(run: Run, text: str | None = None) -> Markup:
-        return _link(run, directory, text or run.name)
+        return _link(run, directory, text or label(run))
 
     sections = [Section("ranking", "Ranking", _ranking(ranking, link))]
     if pictures := _scatters(ranking):
         sections.append(Section("values", "Values against the objective", charts(pictures)))
-    if curves := _curves(ranking):
+    if curves := _curves(ranking, label):
         sections.append(Section("curves", "Validation accuracy by epoch", charts([curves])))
     if any(len(setting.runs) > 1 for setting in ranking.settings):
         sections.append(Section("runs", "Every run", _all_runs(ranking, link)))
@@ -70,7 +74,6 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
             Section("failed", "Failed", body + note("Each run's train.log tells more."))
         )
     script = files("arbiter.report").joinpath("sort.js").read_text(encoding="utf-8")
-    is_sweep = all(run.path.parent == directory for run in ranking.runs)
     name = "Sweep" if is_sweep else "Runs compared:"
     return page(
         f"{name} {directory.resolve().name}",
@@ -78,6 +81,10 @@ def sweep_page(ranking: Ranking, directory: Path) -> str:
         sections,
         script=script,
     )
+
+
+def _name(run: Run) -> str:
+    return run.name
 
 
 def _link(run: Run, directory: Path, text: str) -> Markup:
@@ -126,13 +133,8 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     memory = "vram_mb" if has_vram else "rss_mb"
     head = ["rank", ranking.config.metric]
     head += ["95% over seeds"] if ranking.has_intervals else []
-    head += [
-        *_titles(ranking),
-        "time",
-        "peak device MB" if has_vram else "peak MB",
-        "status",
-        "run",
-    ]
+    head += [*_titles(ranking), "time", "peak device MB" if has_vram else "peak MB"]
+    head += ["status", "run"]
     rows = []
     for place, setting in enumerate(ranking.settings, 1):
         row = [_sortable(place, str(place) if setting.scores else MISSING)]
@@ -171,11 +173,11 @@ def _all_runs(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     """One row a run, where settings have several."""
     head = ["run", ranking.config.metric, *_titles(ranking), "seed", "time", "peak MB", "status"]
     rows = []
-    for run in ranking.runs:
+    for place, run in enumerate(ranking.runs):
         score = ranking.score(run)
         rows.append(
             [
-                _sortable(run.name, link(run)),
+                _sortable(place, link(run)),
                 _sortable(score, number(score, _DIGITS)),
                 *(_setting_cell(run.setting(key)) for key in (*ranking.keys, "seed")),
                 _sortable(run.seconds, duration(run.seconds or None)),
@@ -235,7 +237,7 @@ def _numbers(values: list[str | None]) -> list[float] | None:
         return None
 
 
-def _curves(ranking: Ranking) -> Markup | None:
+def _curves(ranking: Ranking, label: Callable[[Run], str]) -> Markup | None:
     """The learning curves of the best settings, one run each."""
     shown: list[tuple[Setting, Run]] = []
     for setting in ranking.settings:
@@ -249,6 +251,6 @@ def _curves(ranking: Ranking) -> Markup | None:
     y = Axis.over([value for curve in curves for value in curve], "validation accuracy")
     chart = Chart(x, y, "validation accuracy by epoch", left=52)
     for color, (_, run) in zip(SERIES, shown, strict=False):
-        chart.line(range(1, len(run.val_acc) + 1), run.val_acc, color, run.name)
+        chart.line(range(1, len(run.val_acc) + 1), run.val_acc, color, label(run))
     title = "One run of each setting" if ranking.seeds else "The best runs"
     return figure(title, chart.render())
