@@ -65,7 +65,7 @@ def _type_name(annotation: Any) -> str:
     if arguments:
         null = " or null" if type(None) in typing.get_args(annotation) else ""
         return " or ".join(_type_name(a) for a in arguments) + null
-    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(
+    return {int: "integer", float: "number", str: "text", bool: "true or false", Any: "value"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
     )
 

@@ -125,4 +125,5 @@ class Options:
         try:
             return from_dict(EscalationConfig, {**dataclasses.asdict(stored), **self.escalation})
         except ConfigError as error:
-            raise error.under("escalation") from None
+            value = self.escalation.get(error.key, error.value)
+            raise ConfigError(f"escalation.{error.key}", value, error.allowed) from None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from arbiter import sharing
 from arbiter.calibration.calibration import Calibration
 from arbiter.calibration.deployed import GATED, UNCALIBRATED, Deployed
 from arbiter.calibration.escalation import EscalationConfig
@@ -16,23 +18,25 @@ from arbiter.calibration.files import read_calibration
 from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
 from arbiter.encoders.base import Compute
-from arbiter.errors import ArbiterError, DecisionError, SampleError
-from arbiter.features.dataset import evenly, index_samples
+from arbiter.errors import ArbiterError, DecisionError
+from arbiter.features.dataset import index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
-from arbiter.inputs import AudioInput, ImageInput, VideoInput, read_audio, read_image, read_video
+from arbiter.inputs import (
+    AudioInput,
+    ImageInput,
+    VideoInput,
+    check_modalities,
+    read_audio,
+    read_image,
+    read_sample,
+    read_video,
+)
 from arbiter.judge import judge
-from arbiter.model.decision_model import CONTEXT
 from arbiter.model.files import LoadedModel, load_model, to_device
 from arbiter.model.predict import Running
-from arbiter.sample import Modality, Sample
-
-_INPUT_OF = {
-    Modality.CONTEXT: CONTEXT,
-    Modality.IMAGE: "image",
-    Modality.VIDEO: "video",
-    Modality.AUDIO: "audio",
-}
+from arbiter.sample import Sample
+from arbiter.sharing import find_model
 
 
 class Arbiter:
@@ -44,6 +48,7 @@ class Arbiter:
     """
 
     def __init__(self, loaded: LoadedModel):
+        self._loaded = loaded
         self._model = loaded.model
         self._store = MemoryStore(loaded.encoder, loaded.codecs)
         self.calibration: Calibration | None = None
@@ -55,18 +60,102 @@ class Arbiter:
         self._target: dict[str, RiskThreshold] | None = None
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Arbiter:
-        """Load a run directory or a model directory.
+    def load(
+        cls,
+        path: str | Path,
+        device: str = "cpu",
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+    ) -> Arbiter:
+        """Load a run directory, a model directory, or a repository of the Hugging Face hub.
+
+        Args:
+            path: a directory, or owner/name on the hub.
+            device: cpu, cuda, mps, directml or auto.
+            revision, token, cache_dir, local_files_only: as huggingface_hub takes them; without
+                meaning for a directory.
 
         Raises:
             RunError: there is no complete, undamaged model.
             ConfigError: the device cannot be used.
         """
-        directory = Path(path)
-        if (directory / "model").is_dir():
-            directory = directory / "model"
         resolved = resolve_device(device, "device")
+        directory = find_model(path, revision, token, cache_dir, local_files_only)
         return cls(to_device(load_model(directory, Compute(resolved)), resolved))
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        model_card_kwargs: dict[str, Any] | None = None,
+        **push_to_hub_kwargs: Any,
+    ) -> str | None:
+        """Write the model into a directory, from where `load` takes it.
+
+        Other files in the directory stay. With `push_to_hub` the model is uploaded as well.
+
+        Args:
+            repo_id: owner/name on the hub; the directory's name if left out.
+            model_card_kwargs: fields of the card's metadata, e.g. {"license": "mit"}.
+            push_to_hub_kwargs: see `push_to_hub`.
+
+        Returns:
+            The commit's address if the model was uploaded, else None.
+
+        Raises:
+            RunError: the directory cannot be written, or the hub refuses.
+        """
+        sharing.save_pretrained(save_directory, self._loaded, model_card_kwargs)
+        if not push_to_hub:
+            return None
+        return self.push_to_hub(
+            repo_id or Path(save_directory).resolve().name,
+            model_card_kwargs=model_card_kwargs,
+            **push_to_hub_kwargs,
+        )
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Push model using Arbiter.",
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+        model_card_kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        """Upload the model to the Hugging Face hub in one commit; the repository is made if needed.
+
+        Args:
+            repo_id: owner/name; without an owner it is whoever is logged in.
+            private: whether a new repository is private; None leaves it to the hub.
+            token: of the hub; None takes the one that is logged in.
+            branch: to commit to; None is the main one.
+            create_pr: propose the commit as a pull request.
+            model_card_kwargs: fields of the card's metadata, e.g. {"license": "mit"}.
+
+        Returns:
+            The commit's address.
+
+        Raises:
+            RunError: the hub cannot be reached, or refuses.
+        """
+        return sharing.push_to_hub(
+            self._loaded,
+            repo_id,
+            commit_message=commit_message,
+            private=private,
+            token=token,
+            branch=branch,
+            create_pr=create_pr,
+            model_card_kwargs=model_card_kwargs,
+        )
 
     @property
     def max_frames(self) -> int:
@@ -210,7 +299,7 @@ class Arbiter:
         """A result for each sample; those that can be read are decided together."""
         results: list[Any] = list(chunk)
         readable: dict[int, Sample] = {}
-        decoded: dict[object, Any] = {}
+        decoded: dict[object, Image.Image] = {}
         for place, sample in enumerate(chunk):
             if not isinstance(sample, ArbiterError):
                 try:
@@ -234,27 +323,9 @@ class Arbiter:
                 return [error]
             return [self._decide_apart([sample], options)[0] for sample in samples]
 
-    def _read(self, sample: Sample, decoded: dict[object, Any]) -> Sample:
-        """The sample with its images decoded, so that what follows cannot fail on one of many.
-
-        Args:
-            decoded: images of the batch, by path or identity; each is decoded once.
-        """
-        if not isinstance(sample, Sample):
-            raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
-        self._check_modalities(sample)
-
-        def read(ref: ImageInput) -> Any:
-            name = ref if isinstance(ref, (str, Path)) else id(ref)
-            if name not in decoded:
-                decoded[name] = read_image(ref)
-            return decoded[name]
-
-        return dataclasses.replace(
-            sample,
-            images=tuple(map(read, sample.images)),
-            video=tuple(map(read, evenly(sample.video, self.max_frames))),
-        )
+    def _read(self, sample: Sample, decoded: dict[object, Image.Image]) -> Sample:
+        check_modalities(sample, self._model.inputs)
+        return read_sample(sample, self.max_frames, decoded)
 
     def _options(self, options: dict[str, Any]) -> Options:
         """The options of a call, held against what the model can do."""
@@ -267,15 +338,6 @@ class Arbiter:
                 "calibration.deliberation.passes above 0"
             )
         return chosen
-
-    def _check_modalities(self, sample: Sample) -> None:
-        for modality in sample.modalities:
-            if _INPUT_OF[modality] not in self._model.inputs:
-                known = [m.value for m, i in _INPUT_OF.items() if i in self._model.inputs]
-                raise DecisionError(
-                    f"{modality.value}: this model was trained without it; leave it out "
-                    f"(it knows {', '.join(known) or 'text only'})"
-                )
 
     def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
         """Decide samples that can be read."""

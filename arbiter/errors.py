@@ -31,7 +31,14 @@ class UsageError(ArbiterError):
 
 
 class SampleError(ArbiterError):
-    """A sample is not a legal decision problem."""
+    """A sample is not a legal decision problem.
+
+    `problem` says what is wrong, without `where`, for those who know a better name of the place.
+    """
+
+    def __init__(self, problem: str, where: str = ""):
+        self.problem = problem
+        super().__init__(f"{where}: {problem}" if where else problem)
 
 
 class SourceError(ArbiterError):

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from safetensors import SafetensorError
 
@@ -100,18 +100,26 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_text_atomic(path: Path, text: str) -> None:
-    """Replace a text file in one step."""
+@contextmanager
+def atomic_text(path: Path) -> Iterator[TextIO]:
+    """A text file that appears at `path` in one step, when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         with naming(path):
-            temporary.write_text(text, encoding="utf-8")
+            with temporary.open("w", encoding="utf-8") as file:
+                yield file
             fsync_path(temporary)
             os.replace(temporary, path)
     finally:
         # On a disk turned read-only this fails as well, and must not hide why.
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    with atomic_text(path) as file:
+        file.write(text)
 
 
 def write_json_atomic(path: Path, value: Any) -> None:

@@ -14,6 +14,7 @@ Waveforms are floating point in [-1, 1] or int16, [samples], [samples, channels]
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,9 +23,10 @@ import torch
 from PIL import Image
 
 from arbiter.clips import load_audio, load_video, resample
-from arbiter.errors import MediaError
+from arbiter.errors import DecisionError, MediaError, SampleError
+from arbiter.features.dataset import evenly
 from arbiter.media import load_image
-from arbiter.sample import AUDIO_RATE_HZ, ImageRef
+from arbiter.sample import AUDIO_RATE_HZ, ImageRef, Modality, Sample
 
 ImageInput = ImageRef | str | torch.Tensor
 VideoInput = str | Path | np.ndarray | torch.Tensor | Sequence[ImageInput]
@@ -91,6 +93,51 @@ def read_audio(value: AudioInput) -> np.ndarray:
             "its rate in Hz: (waveform, rate)"
         )
     return resample(_mono(value), int(rate))
+
+
+def check_modalities(sample: Sample, inputs: Sequence[str]) -> None:
+    """Whether a model has an input for everything that a sample carries.
+
+    Args:
+        inputs: of the model.
+
+    Raises:
+        SampleError: it is no sample.
+        DecisionError: the model was trained without one of the sample's modalities.
+    """
+    if not isinstance(sample, Sample):
+        raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
+    for modality in sorted(sample.modalities, key=str):
+        if modality.value not in inputs:
+            known = [m.value for m in Modality if m.value in inputs]
+            raise DecisionError(
+                f"{modality.value}: this model was trained without it; leave it out "
+                f"(it knows {', '.join(known) or 'text only'})"
+            )
+
+
+def read_sample(sample: Sample, max_frames: int, decoded: dict[object, Image.Image]) -> Sample:
+    """The sample with its images decoded, so that what follows cannot fail on one of many.
+
+    Args:
+        max_frames: how many frames of a clip are looked at.
+        decoded: images of the batch, by path or identity; each is decoded once.
+
+    Raises:
+        MediaError: an image cannot be read.
+    """
+
+    def read(ref: ImageInput) -> Image.Image:
+        name = ref if isinstance(ref, (str, Path)) else id(ref)
+        if name not in decoded:
+            decoded[name] = read_image(ref)
+        return decoded[name]
+
+    return dataclasses.replace(
+        sample,
+        images=tuple(map(read, sample.images)),
+        video=tuple(map(read, evenly(sample.video, max_frames))),
+    )
 
 
 def _mono(waveform: np.ndarray) -> np.ndarray:

@@ -72,7 +72,7 @@ class Sample:
         problem = self._problem()
         if problem:
             where = f"{self.source or 'sample'} {self.id}".strip()
-            raise SampleError(f"{where}: {problem}")
+            raise SampleError(problem, where)
 
     def _problem(self) -> str | None:
         if not isinstance(self.question, str) or not self.question.strip():

@@ -96,7 +96,7 @@ def _rows(config: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]
         key, hint = prefix + field.name, hints[field.name]
         if dataclasses.is_dataclass(hint):
             yield from _rows(hint, f"{key}.")
-        elif field.name != "_target_" and hint is not typing.Any:
+        elif field.name != "_target_" and (hint is not typing.Any or field.default != MISSING):
             yield key, _default(field), describe_allowed(config, field.name), field.metadata["help"]
 
 

@@ -1,4 +1,4 @@
-"""Answer one question with a trained model; --help shows how."""
+"""Answer questions with a trained model, one or a file of them; --help shows how."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from arbiter.console import console
 from arbiter.decision import Decision
 from arbiter.engine import Arbiter
 from experiments.app import quote_free_text, quote_text_lists, run_app
+from experiments.decide_lines import decide_lines
 from experiments.schema import DecideConfig
 
-FREE_TEXT = ("run", "question", "context", "image", "video", "audio")
+FREE_TEXT = (
+    "run", "revision", "input", "output", "question", "context", "image", "video", "audio",
+)  # fmt: skip
 
 
 def main(composed: DictConfig) -> None:
     """Load, decide, print."""
     config: DecideConfig = instantiate(composed)
-    arbiter = Arbiter.load(config.run, config.device)
+    arbiter = Arbiter.load(config.run, config.device, revision=config.revision)
     if config.target_risk is not None:
         arbiter.set_target_risk(config.target_risk)
+    names = ("alpha", "method", "per_source", "early_exit", "deliberate")
+    options = {name: getattr(config, name) for name in names}
+    options["escalation"] = config.escalation.given()
+    if config.input is not None:
+        print(decide_lines(arbiter, config, options), file=sys.stderr)
+        return
     decision = arbiter.decide(
         config.question,
         config.candidates,
@@ -31,12 +40,7 @@ def main(composed: DictConfig) -> None:
         video=config.frames if config.video is None else config.video,
         audio=config.audio,
         source=config.source,
-        alpha=config.alpha,
-        method=config.method,
-        per_source=config.per_source,
-        early_exit=config.early_exit,
-        deliberate=config.deliberate,
-        escalation=config.escalation,
+        **options,
     )
     for line in lines(decision, config.candidates):
         console.print(line, markup=False, soft_wrap=True)

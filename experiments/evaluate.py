@@ -22,7 +22,7 @@ from arbiter.encoders.base import Compute
 from arbiter.engine import Arbiter
 from arbiter.errors import ConfigError, RunError, SourceError
 from arbiter.evaluation.data_record import read_record
-from arbiter.evaluation.document import document, write_document
+from arbiter.evaluation.document import RESERVED, document, write_document
 from arbiter.evaluation.measure import check_inputs, measure
 from arbiter.evaluation.plots import write_plot
 from arbiter.evaluation.table import as_lines, tables
@@ -110,10 +110,14 @@ def _asked(config: EvaluateConfig, run: Path) -> _Asked:
             f"{run}: .hydra with the run's configuration is missing or damaged, which says how its "
             "data were split; name the directory that experiments.train made"
         ) from None
-    name = str(name or "+".join(dataset.sources))
+    sources = list(dataset.sources)
+    if name is None or (name in sources and len(sources) > 1):
+        name = "+".join(sources)  # a mix that was put together on the command line
     file = config.name or (name if config.split == "test" else f"{name}-{config.split}")
     if Path(file).name != file or file.startswith("."):
         raise ConfigError("name", file, "must be a plain file name without a folder")
+    if file in RESERVED:
+        raise ConfigError("name", file, "names a file that training writes; take another")
     return _Asked(dataset, seed, name, file)
 
 

@@ -21,6 +21,7 @@ from arbiter.datasets.scienceqa import ScienceQAConfig
 from arbiter.datasets.seed_bench import SeedBench2Config, SeedBenchConfig
 from arbiter.encoders.openclip import OpenCLIPConfig
 from arbiter.encoders.raw import RawEncoderConfig
+from arbiter.errors import ConfigError
 from arbiter.evaluation.figures import ALPHAS
 from arbiter.hardware.device import HardwareConfig
 from arbiter.model.decision_model import ArchitectureConfig
@@ -75,12 +76,36 @@ class TrainConfig:
 
 
 @dataclass
+class EscalationOptions:
+    """When someone slower is asked: `model` keeps the model's own threshold, null switches it off.
+
+    Other values are held against `arbiter.calibration.escalation.EscalationConfig`.
+    """
+
+    max_entropy: Any = option("model", help="Largest entropy in nats.")
+    min_confidence: Any = option("model", help="Least probability of the choice.")
+    max_set_size: Any = option("model", help="Largest prediction set.")
+    min_stability: Any = option("model", help="Least stability, when deliberating.")
+    foil_collision: Any = option("model", help="Whether a foil as good as the choice escalates.")
+
+    def given(self) -> dict[str, Any]:
+        """Those that differ from the model's own."""
+        return {name: value for name, value in vars(self).items() if value != "model"}
+
+
+@dataclass
 class DecideConfig:
     """`python -m experiments.decide`."""
 
-    run: str = option(help="A run directory or a model directory.")
-    question: str = option(help="The question.")
-    candidates: list[str] = option(help="At least two candidate answers: [a,b].")
+    run: str = option(help="A run directory, a model directory, or owner/name on the hub.")
+    revision: str | None = option(None, help="Branch, tag or commit of a model on the hub.")
+    input: str | None = option(
+        None, help="A file of questions, one JSON object a line (docs/own_data.md); - for stdin."
+    )
+    output: str = option("-", help="Where the decisions on `input` go; - for stdout.")
+    batch_size: int = option(64, help="Lines of `input` decided together.", low=1)
+    question: str | None = option(None, help="The question.")
+    candidates: list[str] | None = option(None, help="At least two candidate answers: [a,b].")
     context: str | None = option(None, help="Text to read.")
     image: str | None = option(None, help="Path of an image.")
     images: list[str] = option([], help="Paths of several images.")
@@ -96,10 +121,30 @@ class DecideConfig:
     target_risk: float | None = option(
         None, help="Escalate so that what stands is wrong at most so often.", above=0, below=1
     )
-    escalation: dict[str, Any] = option(
-        {}, help="Thresholds other than the model's own: {max_entropy: 0.5}."
+    escalation: EscalationOptions = option(
+        EscalationOptions(), help="Thresholds other than the model's own."
     )
     device: str = option("cpu", help="Where the model runs.")
+
+    def check(self) -> None:
+        """Either one question, or a file of them."""
+        if self.input is None:
+            for name in ("question", "candidates"):
+                if getattr(self, name) is None:
+                    raise ConfigError(
+                        name, "???", f"is required: give {name}=<value>, or input=<file>"
+                    )
+            if self.output != "-":
+                raise ConfigError("output", self.output, "needs input=<file>")
+            return
+        for name in _OF_ONE_QUESTION:
+            if getattr(self, name) not in (None, []):
+                raise ConfigError(name, getattr(self, name), "is said by the lines of input")
+
+
+_OF_ONE_QUESTION = (
+    "question", "candidates", "context", "image", "images", "video", "frames", "audio",
+)  # fmt: skip
 
 
 @dataclass

@@ -195,7 +195,8 @@ def train(
         save_model(directory, model, encoder, codecs, bank)
         if calibration is not None:
             write_json_atomic(directory / "calibration.json", calibration.to_dict())
-        write_text_atomic(directory / "README.md", model_card(summary, inputs))
+        overall = None if test is None else test["overall"]
+        write_text_atomic(directory / "README.md", model_card(summary, inputs, overall))
     run.write_summary(summary)
     run.log("final", **summary)
     write_report(run.path, default_config("train"))

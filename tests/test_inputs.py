@@ -149,7 +149,8 @@ def test_sounds_come_with_their_rate(tmp_path):
     stereo = np.stack([wave, wave])
     for form in (
         wave, (wave, 16_000), (wave, np.int64(16_000)), wave.astype(np.float64), stereo, stereo.T,
-        torch.from_numpy(wave), torch.from_numpy(stereo).double(), (torch.from_numpy(stereo), 16_000), path, str(path),
+        torch.from_numpy(wave), torch.from_numpy(stereo).double(),
+        (torch.from_numpy(stereo), 16_000), path, str(path),
     ):  # fmt: skip
         found = read_audio(form)
         assert found.dtype == np.float32

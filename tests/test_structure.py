@@ -18,7 +18,7 @@ LEVELS = [
     {"calibration"},
     {"decision", "judge"},
     {"evaluation"},
-    {"training", "report"},
+    {"training", "report", "sharing"},
     {"inputs"},
     {"engine"},
 ]

@@ -19,7 +19,7 @@ from arbiter.features.content import sample_digests
 from arbiter.features.dataset import FeatureDataset
 from arbiter.model.bank import TravellingBank
 from arbiter.model.decision_model import DecisionModel
-from arbiter.model.predict import Running, predict, predict_draft, softmax
+from arbiter.model.predict import Running, predict_draft, predict_full, softmax
 from arbiter.seeds import hash_fraction
 
 GATED, FULL, DELIBERATED = PATHS = ("gated", "full", "deliberated")
@@ -117,13 +117,10 @@ class Deployed:
             # Those that left are really left out: the rest makes batches of its own.
             rest = np.flatnonzero(~exits)
             part = dataset if len(rest) == len(dataset) else dataset.take(rest)
-            running = self.running
-            full = predict(
-                self.model, part, running.batch_size, running.device, running.ahead, with_media
-            )
-            answered = softmax(full.logits, full.mask, self.fitted.full_temperature)
+            logits, full_mask = predict_full(self.model, part, self.running, with_media)
+            answered = softmax(logits, full_mask, self.fitted.full_temperature)
             if len(rest) == len(dataset):
-                probabilities, mask = answered, full.mask
+                probabilities, mask = answered, full_mask
             else:
                 probabilities[rest, : answered.shape[1]] = answered
         return Outcome(probabilities, mask, exits, uniform)

@@ -35,8 +35,16 @@ class AI2DConfig(HubSourceConfig):
     _target_: str = field(
         default="arbiter.datasets.ai2d.AI2D", metadata={"help": "The source's class."}
     )
+    licence: str | None = option(
+        "unknown: the repositories state none", help="Licence of the data."
+    )
     repo: str = option("lmms-lab/ai2d", help="Repository of the test set, as owner/name.")
     train: HubLocation = option(_CAULDRON, help="Where the training conversations lie.")
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """That of the test set, and that of the training conversations."""
+        return (self.repo, self.train.repo)
 
 
 class AI2D:

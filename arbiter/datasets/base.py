@@ -53,6 +53,14 @@ class SourceConfig:
         low=0,
         below=1,
     )
+    licence: str | None = option(
+        None, help="Licence of the data, which the model card names; null: unknown."
+    )
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Repositories of the hub that the data are from."""
+        return ()
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arbiter.config import option
 from arbiter.datasets.base import ALL, LoadedSource, SourceConfig
 from arbiter.errors import SourceError
 from arbiter.sample import Sample
@@ -23,6 +24,7 @@ class EasyVQAConfig(SourceConfig):
     _target_: str = field(
         default="arbiter.datasets.easy_vqa.EasyVQA", metadata={"help": "The source's class."}
     )
+    licence: str | None = option("MIT", help="Licence of the data.")
 
 
 def question_type(answer: str) -> str:

@@ -33,6 +33,9 @@ class GQAConfig(HubSourceConfig):
     _target_: str = field(
         default="arbiter.datasets.gqa.GQA", metadata={"help": "The source's class."}
     )
+    licence: str | None = option(
+        "CC BY 4.0 (authors); the hub's tag says MIT", help="Licence of the data."
+    )
     repo: str = option("lmms-lab/GQA", help="Repository on the hub, as owner/name.")
     streaming: bool = option(
         True, help="Read images over the network as needed; false downloads all (10 GB) once."

@@ -45,6 +45,11 @@ class HubLocation:
 class HubSourceConfig(SourceConfig, HubLocation):
     """Options of a source that is one repository on the hub."""
 
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """The repository."""
+        return (self.repo,)
+
 
 def image_ref(cell: dict[str, Any] | None) -> bytes | Path | None:
     """The image reference in a cell of an undecoded image column; None for an empty cell."""

@@ -117,7 +117,10 @@ def load_mix(
                 own[split].append(dataclasses.replace(sample, group=group, source=name))
         for split, part in own.items():
             mix[split] += part
-        mix.statistics[name] = SourceStatistics.count(own, source.skipped, source.carved_from)
+        from_where = config.sources[name]
+        mix.statistics[name] = SourceStatistics.count(
+            own, source.skipped, source.carved_from, from_where.licence, from_where.repositories
+        )
         log.info("%s: %s", name, mix.statistics[name].line())
     for split in needed:
         if not mix[split]:

@@ -25,6 +25,9 @@ class ScienceQAConfig(HubSourceConfig):
     _target_: str = field(
         default="arbiter.datasets.scienceqa.ScienceQA", metadata={"help": "The source's class."}
     )
+    licence: str | None = option(
+        "CC BY-NC-SA 4.0 (authors); the hub's card says CC BY-SA 4.0", help="Licence of the data."
+    )
     repo: str = option("derek-thomas/ScienceQA", help="Repository on the hub, as owner/name.")
     image_only: bool = option(False, help="Only the questions that come with a picture.")
 

@@ -39,6 +39,7 @@ class SeedBenchConfig(HubSourceConfig):
     _target_: str = field(
         default="arbiter.datasets.seed_bench.SeedBench", metadata={"help": "The source's class."}
     )
+    licence: str | None = option("CC BY-NC 4.0", help="Licence of the data.")
     repo: str = option("lmms-lab/SEED-Bench", help="Repository on the hub, as owner/name.")
     streaming: bool = option(True, help="Read over the network as needed; false downloads all.")
     excluded_question_types: list[int] = option(

@@ -22,6 +22,8 @@ class SourceStatistics:
         modalities: how many samples carry each modality.
         carved_from: the official split that all samples come from, for a source without a
             training split; what was carved for training is never in a reported score.
+        licence: of the data; None when unknown.
+        repositories: of the hub that the data are from.
     """
 
     kept: int = 0
@@ -31,6 +33,8 @@ class SourceStatistics:
     candidates: dict[int, int] = field(default_factory=dict)
     modalities: dict[str, int] = field(default_factory=dict)
     carved_from: str | None = None
+    licence: str | None = None
+    repositories: tuple[str, ...] = ()
 
     @classmethod
     def count(
@@ -38,8 +42,10 @@ class SourceStatistics:
         splits: dict[str, Sequence[Sample]],
         skipped: Counter[str],
         carved_from: str | None = None,
+        licence: str | None = None,
+        repositories: tuple[str, ...] = (),
     ) -> SourceStatistics:
-        """Count the samples of one source in the splits of a mix."""
+        """Count the samples of one source in the splits of a mix; what else is given is kept."""
         samples = [sample for part in splits.values() for sample in part]
         candidates = Counter(len(sample.candidates) for sample in samples)
         modalities = Counter(m.value for sample in samples for m in sample.modalities)
@@ -51,6 +57,8 @@ class SourceStatistics:
             candidates=dict(sorted(candidates.items())),
             modalities=dict(sorted(modalities.items())),
             carved_from=carved_from,
+            licence=licence,
+            repositories=repositories,
         )
 
     def to_dict(self) -> dict:

@@ -11,6 +11,9 @@ from arbiter.features.dataset import FeatureDataset
 from arbiter.files import write_json_atomic
 
 FOLDER = "evaluation"
+RESERVED = ("test", "gallery")
+"""Files in that folder that training writes."""
+
 _PURPOSES = {"train": "trained on", "val": "selected by", "calibration": "calibrated on"}
 
 

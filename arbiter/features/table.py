@@ -102,9 +102,11 @@ class FeatureTable:
         keys = [key.tobytes() for shard in shards for key in shard["keys"].numpy()]
         # Two shards may hold the same content after a rebuild; the first one counts.
         self.rows = {key: row for row, key in reversed(list(enumerate(keys)))}
-        self._release, self._touched_bytes = release, 0
+        # Not a method of the table: readers that refer to the table would keep it, and all that it
+        # holds, until the collector of cycles comes round.
+        touched = _Touched(release)
         self.streams = {
-            name: StreamReader(name, spec, shards, codecs.get(name), self._touched)
+            name: StreamReader(name, spec, shards, codecs.get(name), touched)
             for name, spec in specs.items()
         }
 
@@ -112,8 +114,15 @@ class FeatureTable:
         """The row of each content key, int64."""
         return torch.tensor([self.rows[key] for key in keys], dtype=torch.int64)
 
-    def _touched(self, count: int) -> None:
-        self._touched_bytes += count
-        if self._touched_bytes > _RELEASE_BYTES:
-            self._touched_bytes = 0
+
+class _Touched:
+    """Counts bytes that were read, and calls `release` whenever they are many."""
+
+    def __init__(self, release: Callable[[], None]):
+        self._release, self._bytes = release, 0
+
+    def __call__(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > _RELEASE_BYTES:
+            self._bytes = 0
             self._release()

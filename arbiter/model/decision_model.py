@@ -185,6 +185,11 @@ class DecisionModel(nn.Module):
             foil_logits,
         )
 
+    def decision_logits(self, batch: DecisionBatch) -> torch.Tensor:
+        """The decision head's scores alone, float32 [B, Q, K]."""
+        scores = self.score(self.fuse(batch), batch.texts, batch.candidates)
+        return mask_logits(scores, batch.candidate_mask)
+
     def draft_logits(self, batch: DecisionBatch) -> torch.Tensor:
         """The draft head's scores, float32 [B, Q, K]; nothing is fused for them."""
         question_BQD, context_BQD = self._texts(batch)

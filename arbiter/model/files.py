@@ -17,7 +17,13 @@ from arbiter.encoders.base import Compute, Encoder
 from arbiter.errors import ArbiterError, EncoderError, RunError, first_line
 from arbiter.features.batch import media_specs
 from arbiter.features.codec import Int8Codec
-from arbiter.files import MANIFEST, verified_files, write_json_atomic, write_tensors
+from arbiter.files import (
+    MANIFEST,
+    verified_files,
+    write_json_atomic,
+    write_tensors,
+    write_text_atomic,
+)
 from arbiter.model.bank import FEATURES, TEXTS, TravellingBank, load_bank, save_bank
 from arbiter.model.decision_model import CONTEXT, ArchitectureConfig, DecisionModel
 from arbiter.model.weights import Expected, expected_tensors, read_tensors
@@ -30,6 +36,9 @@ WEIGHTS = "model_fp32.safetensors"
 CODECS = "feature_codec.safetensors"
 CALIBRATION = "calibration.json"
 CARD = "README.md"
+HALF = "model.safetensors"
+FILES = (CONFIG, WEIGHTS, HALF, CODECS, CALIBRATION, CARD, TEXTS, FEATURES)
+"""What a model directory may hold, beside its manifest."""
 
 _CONFIG_BYTES = 1 << 20
 _CARD_BYTES = 1 << 20
@@ -73,7 +82,7 @@ def save_model(
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     write_tensors(save_file, weights, directory / WEIGHTS)
     half = {name: tensor.half() for name, tensor in weights.items()}
-    write_tensors(save_file, half, directory / "model.safetensors")
+    write_tensors(save_file, half, directory / HALF)
     flat = {
         f"{k}/{s}": c.channel_scale for k, streams in codecs.items() for s, c in streams.items()
     }
@@ -90,6 +99,15 @@ def save_model(
             "inputs": list(model.inputs),
         },
     )
+
+
+def save_loaded(directory: Path, loaded: LoadedModel) -> None:
+    """Write all that `load_model` reads into a directory, but for its manifest."""
+    save_model(directory, loaded.model, loaded.encoder, loaded.codecs, loaded.bank)
+    if loaded.calibration is not None:
+        write_json_atomic(directory / CALIBRATION, loaded.calibration)
+    if loaded.card is not None:
+        write_text_atomic(directory / CARD, loaded.card)
 
 
 def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:

@@ -118,6 +118,22 @@ def predict_draft(
 
 
 @torch.no_grad()
+def predict_full(
+    model: DecisionModel, dataset: FeatureDataset, running: Running, with_media: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """The decision head's logits float32 [N, K] and their mask.
+
+    The model is in evaluation mode.
+    """
+    (logits,), mask = collect(
+        dataset,
+        batches(dataset, running, with_media),
+        lambda batch: (model.decision_logits(batch.to(running.device)),),
+    )
+    return logits, mask
+
+
+@torch.no_grad()
 def predict(
     model: DecisionModel,
     dataset: FeatureDataset,
@@ -134,7 +150,8 @@ def predict(
         with_media: False leaves all images, video and audio out.
     """
     was_training = model.training
-    model.eval()
+    if was_training:
+        model.eval()
 
     def score(batch: DecisionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         output = model(batch.to(device))
@@ -142,5 +159,6 @@ def predict(
 
     parts = batches(dataset, Running(device, batch_size, ahead), with_media)
     (logits, draft_logits), mask = collect(dataset, parts, score)
-    model.train(was_training)
+    if was_training:
+        model.train()
     return Predictions(logits, draft_logits, mask, dataset.answer.numpy())

@@ -47,6 +47,31 @@ def test_a_decision_is_printed(smoke_run, picture):
         assert word in done.stdout
 
 
+def test_every_option_reaches_the_decision(smoke_run, picture):
+    done = ask(
+        smoke_run, f"image={picture}", f"question={QUESTION}", "candidates=[red,green,blue]",
+        "deliberate=true", "method=raps", "alpha=0.3", "per_source=true", "source=easy_vqa",
+        "escalation={min_confidence: null, max_set_size: null}", "escalation.max_entropy=0",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "at 70% coverage", "above 0 nats", "stability", "certified", "early exit      no",
+        "no foils travel with this model",
+    ):  # fmt: skip
+        assert line in done.stdout, done.stdout
+    assert "confidence" not in done.stdout and "too few" not in done.stdout
+
+
+def test_a_shut_gate_is_said(smoke_run, arbiter, picture):
+    """The smoke run's calibration split is too small for any gate."""
+    done = ask(smoke_run, f"image={picture}", f"question={QUESTION}", "candidates=[red,green]")
+    assert "the gate for early exit is shut" in done.stdout
+    summary = json.loads((smoke_run[0] / "summary.json").read_text())
+    assert summary["calibration"]["gate"]["gate"] is None
+    for page in (smoke_run[0] / "model" / "README.md", smoke_run[0] / "train.log"):
+        assert "shut" in page.read_text(), page
+
+
 def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
     question = """what's "this", a $5 (five) = [red] {thing}\\?"""
     done = ask(smoke_run, f"image={picture}", f"question={question}", "candidates=[yes,no]")
@@ -65,6 +90,11 @@ def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
         (["question=q"], "candidates=???: is required"),
         (["question=", "candidates=[a,b]"], "question is empty"),
         (["question=q", "candidates=[a,b]", "alpha=2"], "alpha=2.0: must be a number > 0 and < 1"),
+        (["question=q", "candidates=[a,b]", "method=x"], "method=x: must be one of lac, aps, raps"),
+        (["question=q", "candidates=[a,b]", "target_risk=1e-6"], "no threshold reaches a risk"),
+        (["question=q", "candidates=[a,b]", "escalation.x=1"], "escalation.x: no such key"),
+        (["question=q", "candidates=[a,b]", "escalation.max_entropy=-1"], "a number or null >= 0"),
+        (["question=q", "candidates=[a,b]", "escalation.max_set_size=x"], "escalation.max_set"),
         (["question=q", "candidates=[a,b]", "run=."], "no model there"),
         (["question=q", "candidates=[a,b]", "run=nowhere"], "no model there"),
     ],

@@ -139,6 +139,7 @@ def test_mistakes_are_one_line(ask, manifest, tmp_path):
     line = ask(*manifest("val", "train"))
     # One picture in two splits stays in the stricter one.
     assert "jsonl: no samples in the test split; there are 1 val; name another split" in line
+    assert "names a file that training writes" in ask("name=test")
     assert "must be a plain file name" in ask("name=a/b")
     line = ask(*manifest("test", context="It is red."))
     assert "trained without context" in line and "jsonl line 1" in line

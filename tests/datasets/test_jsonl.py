@@ -1,3 +1,4 @@
+import io
 import json
 import re
 import subprocess
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from arbiter.datasets import manifest
 from arbiter.datasets.jsonl import Jsonl, JsonlConfig
 from arbiter.datasets.mix import DatasetConfig, load_mix
 from arbiter.errors import SourceError
@@ -64,6 +66,43 @@ def test_empty_lines_and_nulls_do_not_matter(tmp_path):
     assert [s.modalities for s in loaded.parts["all"]] == [frozenset(), frozenset()]
 
 
+def test_what_is_absent_may_be_written(tmp_path):
+    nothing = {"context": None, "image": None, "images": [], "video": [], "audio": None, "id": None}
+    (sample,) = load(tmp_path, BASE | nothing).parts["all"]
+    assert sample.modalities == frozenset()
+
+
+def test_lines_end_at_line_breaks_only(tmp_path):
+    """A text may hold the separators of Unicode, which Python takes for ends of lines."""
+    line = json.dumps(BASE | {"question": "a\u2028b\x85c"}, ensure_ascii=False)
+    (tmp_path / "data.jsonl").write_bytes(f"{line}\r\n{line}".encode())
+    loaded = Jsonl(JsonlConfig(path=str(tmp_path / "data.jsonl"))).load(0)
+    assert [s.question for s in loaded.parts["all"]] == ["a\u2028b\x85c"] * 2
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    (tmp_path / "data.jsonl").write_text(json.dumps(BASE), encoding="utf-8-sig")
+    loaded = Jsonl(JsonlConfig(path=str(tmp_path / "data.jsonl"))).load(0)
+    assert len(loaded.parts["all"]) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_other_encodings_are_named(tmp_path, encoding):
+    text = json.dumps(BASE | {"question": "où?"}, ensure_ascii=False)
+    (tmp_path / "data.jsonl").write_text(text, encoding=encoding)
+    with pytest.raises(SourceError, match="line 1: not UTF-8 text; save the file as UTF-8"):
+        Jsonl(JsonlConfig(path=str(tmp_path / "data.jsonl"))).load(0)
+
+
+def test_a_line_without_an_end_is_not_read_to_it(monkeypatch):
+    monkeypatch.setattr(manifest, "MAX_LINE_BYTES", 20)
+    lines = [b"x" * 20, b"y" * 21, b"z" * 90, b"", b"last"]
+    found = list(manifest.numbered_lines(io.BytesIO(b"\n".join(lines))))
+    assert found == [(n, line[:21]) for n, line in enumerate(lines, start=1)]
+    with pytest.raises(SourceError, match="longer than 20 bytes"):
+        manifest.parse_line(found[2][1], ())
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -77,7 +116,12 @@ def test_empty_lines_and_nulls_do_not_matter(tmp_path):
         (BASE | {"answer": 1.0}, "answer must be a text or an index"),
         (BASE | {"answer": "c"}, r"answer 'c' is none of the candidates \['a', 'b'\]"),
         (BASE | {"answer": 2}, "answer 2 is not an index into 2 candidates"),
-        (BASE | {"candidates": ["b", "b "]}, "given more than once"),
+        (BASE | {"candidates": ["b", "b "]}, "candidate 'b' is given more than once"),
+        (BASE | {"candidates": [], "answer": 0}, r"0 candidate\(s\) given"),
+        (BASE | {"question": " "}, "the question is empty"),
+        (BASE | {"question": None}, "question is missing"),
+        ('{"question": "a", "question": "b"}', "the key 'question' is given more than once"),
+        ('{"question": NaN}', "NaN is not a JSON number"),
         (BASE | {"image": ["x.png"]}, "image must be a text"),
         (BASE | {"split": "dev"}, "split 'dev' is none of train, val, calibration, test"),
     ],
@@ -86,6 +130,8 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
     with pytest.raises(SourceError, match=r"data\.jsonl line 2: .*" + message) as raised:
         load(tmp_path, BASE, line)
     assert "\n" not in str(raised.value)
+    # The place is named once, as a person counts.
+    assert str(raised.value).count("line 2") == 1 and ": jsonl" not in str(raised.value)
 
 
 def test_a_missing_manifest_says_what_to_give(tmp_path):
