@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.browser import Browser
 
 WIDTH = 1280
-CUT = "document.querySelector('.card').getBoundingClientRect().bottom + 24"
+CUT = "document.querySelector('.card').getBoundingClientRect().bottom + 8"
 
 
 def picture(report: Path) -> bytes:
@@ -26,5 +26,7 @@ def picture(report: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    target = sys.argv[2] if sys.argv[2:] else Path(__file__).parent / "images" / "report.png"
-    Path(target).write_bytes(picture(Path(sys.argv[1]) / "report.html"))
+    default = Path(__file__).parent / "images" / "report.png"
+    target = Path(sys.argv[2]) if sys.argv[2:] else default
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(picture(Path(sys.argv[1]) / "report.html"))

@@ -100,7 +100,8 @@ def _alerts(run: RunFiles) -> Markup:
 def _notes(run: RunFiles) -> Markup:
     """What else the evaluation says of itself."""
     sound = run.evaluation is not None and run.evaluation.get("held_out", True)
-    return page.join(map(page.note, run.evaluation.get("notes", []))) if sound else Markup("")
+    notes = run.evaluation.get("notes", []) if sound else []
+    return page.join(page.note(f"{text[:1].upper()}{text[1:]}.") for text in notes)
 
 
 def _overall(run: RunFiles) -> dict:

@@ -80,8 +80,8 @@ def learning(run: RunFiles) -> page.Section:
 _TERMS = {
     "margin_loss": "margin",
     "foil_loss": "foils",
-    "balance_loss": "expert balance",
-    "draft_loss": "draft head",
+    "balance_loss": "balance",
+    "draft_loss": "draft",
     "distillation_loss": "distillation",
 }
 

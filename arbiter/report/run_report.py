@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,4 +53,12 @@ def run_page(run: RunFiles, default: Mapping[str, Any] | None) -> str:
     footer = (
         f"Made {time.strftime('%Y-%m-%d %H:%M')}; docs/reading_the_report.md says how to read it."
     )
-    return page.page(f"Arbiter run {run.path.name}", lead(run), sections, footer)
+    return page.page(f"Arbiter run {_name(run.path)}", lead(run), sections, footer)
+
+
+def _name(path: Path) -> str:
+    """The directory's name, after that of its day where it is only a time."""
+    path = path.resolve()
+    if re.fullmatch(r"\d\d-\d\d-\d\d-\d+", path.name):
+        return f"{path.parent.name} {path.name[:8].replace('-', ':')}"
+    return path.name
