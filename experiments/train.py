@@ -51,7 +51,7 @@ from arbiter.training.trainer import Settings, Trainer
 from arbiter.verification import verify
 from experiments.app import default_config, quote_free_text
 from experiments.processes import lead, run_train_app
-from experiments.resume import overridden_keys
+from experiments.resume import overridden_keys, resume_arguments
 from experiments.schema import TrainConfig
 from experiments.sweep import in_sweep, supervised, sweep_arguments
 
