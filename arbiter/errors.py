@@ -55,3 +55,7 @@ class RunInterrupted(RunError):
 
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
+
+
+class PlanError(ArbiterError):
+    """A run would not fit into the memory that it may take."""

@@ -68,6 +68,15 @@ class TrainConfig:
 
 
 @dataclass
+class PlanConfig(TrainConfig):
+    """`python -m experiments.plan`: a run's configuration, and how it is looked at."""
+
+    probe_seconds: float = option(
+        30.0, help="Time spent on timing steps, where the device is here; 0 for none.", low=0
+    )
+
+
+@dataclass
 class DecideConfig:
     """`python -m experiments.decide`."""
 
@@ -126,6 +135,7 @@ def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
+    store.store(name="plan_schema", node=PlanConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)

@@ -9,7 +9,9 @@ import torch
 
 from arbiter.config import option
 from arbiter.errors import ConfigError
+from arbiter.hardware.kernels import ATTENTION_KERNELS
 
+AUTO = "auto"
 _DEVICES = ("auto", "cpu", "cuda", "mps", "directml")
 
 
@@ -20,8 +22,10 @@ class HardwareConfig:
     device: str = option(
         "auto", help="Where the model runs; auto takes the first that works.", choices=_DEVICES
     )
-    micro_batch_size: int = option(
-        16, help="Blocks per forward pass; gradients accumulate to schedule.batch_size.", low=1
+    micro_batch_size: int | str = option(
+        16,
+        help="Blocks per forward pass; gradients accumulate to schedule.batch_size. auto: the "
+        "most that fit the budgets by plan, halved when memory runs out.",
     )
     eval_batch_size: int = option(64, help="Blocks per forward pass without gradient.", low=1)
     encoder_device: str | None = option(
@@ -56,6 +60,29 @@ class HardwareConfig:
     num_threads: int | None = option(
         None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
     )
+    attention_kernel: str = option(
+        "auto",
+        help="How attention is computed: auto leaves torch's choice; math is plain products.",
+        choices=("auto", *ATTENTION_KERNELS),
+    )
+    compile: bool = option(
+        False, help="Compile the fusion layers (torch.compile); a minute once, then faster steps."
+    )
+    vram_budget_mb: int | None = option(
+        None, help="Device memory a run may take, in MB; null: what this device has free.", low=1
+    )
+    ram_budget_mb: int | None = option(
+        None, help="Host memory a run may take, in MB; null: what this machine has free.", low=1
+    )
+    enforce_budget: bool = option(
+        True, help="Refuse to start a run that is planned to exceed a budget."
+    )
+
+    def check(self) -> None:
+        """A micro-batch has blocks, or is found."""
+        size = self.micro_batch_size
+        if size != AUTO and (isinstance(size, str) or size < 1):
+            raise ConfigError("micro_batch_size", size, f"must be an integer >= 1, or {AUTO}")
 
 
 def batches_ahead(config: HardwareConfig, device: torch.device) -> int:
@@ -103,3 +130,16 @@ def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     if name == "directml":
         return importlib.import_module("torch_directml").device()
     return torch.device(name)
+
+
+def device_kind(name: str) -> str:
+    """'cpu', 'cuda', 'mps' or 'directml' for `hardware.device`; a named one need not be here."""
+    if name != AUTO:
+        return name
+    found = resolve_device(AUTO).type
+    return found if found in _DEVICES else "directml"
+
+
+def device_problem(name: str) -> str | None:
+    """Why a kind of device cannot be used on this machine, or None."""
+    return _problem(name)

@@ -32,3 +32,11 @@ def describe(device: torch.device) -> dict:
         "cpus": psutil.cpu_count(),
         "memory_mb": round(psutil.virtual_memory().total / 1e6),
     }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what it was given, so that a clock may be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -26,7 +26,7 @@ from arbiter.sample import Modality, Sample
 CONTEXT = "context"
 _QUESTION = "question"
 _PATCHES = "patches"
-_MODALITY_OF = {
+MODALITY_OF = {
     "image": Modality.IMAGE,
     _PATCHES: Modality.IMAGE,
     "video": Modality.VIDEO,
@@ -82,8 +82,12 @@ class DecisionOutput:
 
 def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
     """The inputs that a model of these samples needs, in the model's order."""
-    present = frozenset().union(*(sample.modalities for sample in samples))
-    kinds = [kind for kind in media_specs(spec) if _MODALITY_OF[kind] in present]
+    return inputs_of(frozenset().union(*(sample.modalities for sample in samples)), spec)
+
+
+def inputs_of(present: frozenset[Modality], spec: FeatureSpec) -> tuple[str, ...]:
+    """The inputs that a model of these modalities needs, in the model's order."""
+    kinds = [kind for kind in media_specs(spec) if MODALITY_OF[kind] in present]
     return (*([CONTEXT] if Modality.CONTEXT in present else []), *kinds)
 
 

@@ -11,7 +11,7 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
-from arbiter.model.decision_model import DecisionModel
+from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 
 _QUESTIONS_PER_BLOCK = 16
 
@@ -36,6 +36,14 @@ class Predictions:
     def probabilities(self) -> np.ndarray:
         """Softmax of the logits, float64 [N, K]; exactly 0 where padded."""
         return softmax(self.logits, self.mask)
+
+
+def questions_per_block(config: ArchitectureConfig) -> int:
+    """Questions that are asked together about one media set.
+
+    With full attention each takes its own copy of the media, so that nothing is saved by it.
+    """
+    return 1 if config.attention == "full" else _QUESTIONS_PER_BLOCK
 
 
 def softmax(logits: np.ndarray, mask: np.ndarray, temperature: float = 1.0) -> np.ndarray:
@@ -69,7 +77,7 @@ def predict(
     logits = torch.full((len(dataset), widest), lowest)
     draft_logits = logits.clone()
     mask = torch.zeros(len(dataset), widest, dtype=torch.bool)
-    blocks = blocks_of(dataset, _QUESTIONS_PER_BLOCK)
+    blocks = blocks_of(dataset, questions_per_block(model.config))
     batches = (assemble(dataset, part) for part in blocks.split(batch_size))
     for batch in prefetch(batches, ahead):
         moved = batch.to(device)
