@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from arbiter.errors import ConfigError
 
@@ -58,6 +58,8 @@ def _type_name(annotation: Any) -> str:
     arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
     if typing.get_origin(annotation) in (list, tuple):
         return f"list of {_type_name(arguments[0])}s"
+    if typing.get_origin(annotation) is dict:
+        return "mapping"
     if arguments:
         null = " or null" if type(None) in typing.get_args(annotation) else ""
         return " or ".join(_type_name(a) for a in arguments) + null
@@ -141,10 +143,14 @@ def instantiate(config: DictConfig) -> Any:
     Raises:
         ConfigError: a required value is missing or one is out of range.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError(missing[0], "???", f"is required: give {missing[0]}=<value>")
-    result = OmegaConf.to_object(config)
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError(missing[0], "???", f"is required: give {missing[0]}=<value>")
+        result = OmegaConf.to_object(config)
+    except InterpolationResolutionError as error:
+        given = dict(OmegaConf.to_container(error.parent_node, resolve=False))[error.key]
+        raise ConfigError(error.full_key, given, str(error).splitlines()[0]) from None
     validate(result)
     return result
 

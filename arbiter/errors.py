@@ -13,7 +13,7 @@ class ConfigError(ArbiterError):
     """A configuration value is not allowed.
 
     `key` is relative to the object that raised; `arbiter.config.validate` turns it into the full
-    dotted key that a person can type on the command line.
+    dotted key that a person can type on the command line. It is empty where the whole is wrong.
     """
 
     def __init__(self, key: str, value: object, allowed: str):
@@ -22,7 +22,12 @@ class ConfigError(ArbiterError):
 
     def under(self, prefix: str) -> "ConfigError":
         """The same error, with its key below `prefix`."""
-        return ConfigError(f"{prefix}.{self.key}", self.value, self.allowed)
+        key = f"{prefix}.{self.key}" if self.key else prefix
+        return ConfigError(key, self.value, self.allowed)
+
+
+class UsageError(ArbiterError):
+    """A command line is not one."""
 
 
 class SampleError(ArbiterError):

@@ -27,6 +27,9 @@ _REMEDIES = {
     errno.EIO: "check the disk",
 }
 
+# How Rust shows an error of the system: for programmers, and for people.
+_OS_ERROR = re.compile(r"(?:Os \{ code: |\(os error )(\d+)")
+
 
 def disk_problem(error: OSError, where: Path | str | None = None) -> str | None:
     """One line for an error that lies with the disk or its permissions: where, what, what to do.
@@ -57,7 +60,7 @@ def naming(path: Path) -> Iterator[None]:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
     except SafetensorError as error:
-        code = re.search(r"Os \{ code: (\d+)", str(error))
+        code = _OS_ERROR.search(str(error))
         if code is None:
             raise
         number = int(code[1])

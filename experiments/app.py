@@ -7,19 +7,22 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
+from PIL import Image
 
 from arbiter.config import describe_allowed
-from arbiter.errors import ArbiterError, RunInterrupted
+from arbiter.errors import ArbiterError, RunInterrupted, UsageError
 from arbiter.files import disk_problem
 from experiments import schema
 
@@ -48,9 +51,14 @@ def run_app(
     logging.getLogger("huggingface_hub.utils._http").addFilter(
         lambda r: r.levelno > logging.WARNING
     )
+    # Pillow refuses pictures that are far too large; those half as large are read, without a word.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     mistakes: list[ArbiterError] = []
+    begun = False
 
     def job(config: DictConfig) -> float | None:
+        nonlocal begun
+        begun = True
         try:
             return task(config)
         except ArbiterError as error:
@@ -63,6 +71,7 @@ def run_app(
     # Hydra would print several lines of its own; with this it raises, and the line is made here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        _refuse_unknown_flags(sys.argv[1:])
         if prepare is not None:
             sys.argv[1:] = prepare(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)(job)()
@@ -76,9 +85,15 @@ def run_app(
             sys.exit(INTERRUPTED)
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read has had enough, as `| head` does. Python would complain when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         # Hydra writes too, before any run begins.
         line = disk_problem(error, "the run directory")
+        if line is None and error.filename and not begun:
+            line = f"{error.filename}: {os.strerror(error.errno)}; choose another hydra.run.dir"
         if line is None or show_all:
             raise
         print(f"error: {line}", file=sys.stderr)
@@ -92,6 +107,15 @@ def run_app(
     finally:
         if not show_all:
             del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _refuse_unknown_flags(arguments: list[str]) -> None:
+    """Say in one line what argparse would say in a screenful, with another status."""
+    _, rest = get_args_parser().parse_known_args(arguments)
+    for flag in (a for a in rest if a.startswith("-")):
+        raise UsageError(
+            f"{flag}: no such flag; settings are written as key=value, without dashes; see --help"
+        )
 
 
 def quote_free_text(arguments: list[str], keys: tuple[str, ...]) -> list[str]:

@@ -30,9 +30,10 @@ class SplitFractions:
 
     def check(self) -> None:
         """The shares are a partition."""
-        total = self.train + self.val + self.calibration + self.test
+        shares = {split: getattr(self, split) for split in SPLITS}
+        total = sum(shares.values())
         if abs(total - 1) > 1e-6:
-            raise ConfigError("train", self.train, f"the four shares add up to {total:g}, not 1")
+            raise ConfigError("", shares, f"the four shares add up to {total:g}, not 1")
 
 
 @dataclass

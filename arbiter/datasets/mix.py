@@ -116,8 +116,10 @@ def load_mix(config: DatasetConfig, seed: int) -> Mix:
     for split in ("train", "val", "calibration"):
         if not mix[split]:
             names = ", ".join(config.sources)
+            sizes = ", ".join(f"{len(part)} {name}" for name, part in mix.items())
             raise SourceError(
-                f"{names}: no samples in the {split} split; raise max_samples or its share in split"
+                f"{names}: no samples in the {split} split ({sizes}); raise a source's max_samples "
+                f"or its split.{split}, or give it samples that name this split"
             )
     return mix
 

@@ -20,6 +20,7 @@ from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
+from arbiter.model.latents import MediaLatents
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
 from arbiter.sample import Modality, Sample
 
@@ -43,9 +44,11 @@ class ArchitectureConfig:
     num_layers: int = option(3, help="Fusion layers.", low=1)
     attention: str = option(
         "prefix",
-        help="prefix: questions about one image share its tokens; full: all tokens see all tokens.",
-        choices=("prefix", "full"),
+        help="prefix: questions about one image share its tokens; full: all tokens see all tokens; "
+        "perceiver: as prefix, but questions see num_latents latents in the media's place.",
+        choices=("prefix", "full", "perceiver"),
     )
+    num_latents: int = option(32, help="Latents that read the media; for perceiver only.", low=1)
     dropout: float = option(0.0, help="Dropout of residual branches and heads.", low=0, below=1)
     scoring_dim: int = option(128, help="Width of the decision head.", low=8)
     draft_dim: int = option(64, help="Width of the draft head.", low=8)
@@ -126,6 +129,11 @@ class DecisionModel(nn.Module):
         )
         types = ("decision", "question", *(i for i in (CONTEXT, *kinds) if i in inputs))
         self.type_embedding = nn.ParameterDict({name: _embedding(hidden) for name in types})
+        self.latents = None
+        if config.attention == "perceiver" and kinds:
+            self.latents = MediaLatents(
+                config.num_latents, hidden, config.num_heads, config.dropout
+            )
         self.layers = nn.ModuleList(
             FusionLayer(
                 hidden, config.num_heads, config.dropout, config.attention, config.moe, dispatch
@@ -237,6 +245,8 @@ class DecisionModel(nn.Module):
     ) -> tuple[torch.Tensor, list[RoutingStats]]:
         """Run the layers; the decision tokens [B, Q, H] and the routers' statistics."""
         B, Q = own_BQLH.shape[:2]
+        if self.latents is not None and media_BSH.shape[1]:
+            media_BSH, media_mask_BS = self.latents(media_BSH, media_mask_BS)
         if self.config.attention == "full":
             # Each question takes its own copy of the media: B * Q blocks of one question.
             media_BSH = media_BSH.repeat_interleave(Q, dim=0)

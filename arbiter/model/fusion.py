@@ -6,7 +6,8 @@ Shape letters: B blocks (media sets), S media tokens, Q questions of a block, L 
 `prefix`: media tokens see media; a question's tokens see the media and themselves. The media of a
 block is computed once, however many questions are asked about it.
 `full`: all tokens of a decision see each other, so media is computed once per question.
-Both: the last layer computes the decision tokens only.
+`perceiver`: as `prefix`, with a block's latents in the place of its media.
+In all: the last layer computes the decision tokens only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FusionLayer(nn.Module):
     ):
         super().__init__()
         self.num_heads = num_heads
-        self.prefix = attention == "prefix"
+        self.prefix = attention != "full"
         self.attention_norm = nn.LayerNorm(hidden_dim)
         self.query = nn.Linear(hidden_dim, hidden_dim)
         self.key_value = nn.Linear(hidden_dim, 2 * hidden_dim)

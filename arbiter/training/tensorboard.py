@@ -48,6 +48,10 @@ class TensorBoard:
             # What an earlier process wrote past the state that the run goes on from is hidden.
             self._writer = self._make(str(self._directory), purge_step=step)
         for name, value in fields.items():
-            if isinstance(value, (int, float)) and name != "step":
-                self._writer.add_scalar(f"{event}/{name}", value, step)
+            # Figures by source are one chart each.
+            parts = value if isinstance(value, dict) else {None: value}
+            for part, number in parts.items():
+                if isinstance(number, (int, float)) and name != "step":
+                    tag = f"{event}/{name}" if part is None else f"{event}/{name}/{part}"
+                    self._writer.add_scalar(tag, number, step)
         self._writer.flush()

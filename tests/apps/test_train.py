@@ -35,6 +35,9 @@ from tests.conftest import run_app
         ("~dataset.sources.easy_vqa", "dataset.sources={}: name at least one source"),
         ("schedule=null", "Config group override must be a string"),
         ("a b", "a b: not an override; write key=value"),
+        ("optimizer.lr=${x}", "optimizer.lr=${x}: Interpolation key 'x' not found"),
+        ("dataset.sources.easy_vqa.split.test=.5", "the four shares add up to 1.5, not 1"),
+        ("--epochs", "--epochs: no such flag; settings are written as key=value"),
     ],
 )
 def test_a_wrong_value_gives_one_line(mistake, override, line, tmp_path):
@@ -51,6 +54,13 @@ def test_the_process_ends_with_status_1_and_the_line(tmp_path):
     done = run_app("experiments.train", "optimizer.lr=fast", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 1
     assert done.stderr == "error: optimizer.lr=fast: must be a number > 0\n"
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_run_directory_that_cannot_be_made_is_one_line(mistake, below, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert "choose another hydra.run.dir" in mistake("train", f"hydra.run.dir={file / below}")
 
 
 def test_a_failed_run_says_so_in_its_directory(mistake, tmp_path):

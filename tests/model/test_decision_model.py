@@ -16,7 +16,9 @@ from tests.conftest import make_model, make_samples
 
 CPU = torch.device("cpu")
 KINDS = [
-    (attention, dispatch) for attention in ("prefix", "full") for dispatch in ("grouped", "dense")
+    (attention, dispatch)
+    for attention in ("prefix", "full", "perceiver")
+    for dispatch in ("grouped", "dense")
 ]
 
 
@@ -107,6 +109,20 @@ def test_absent_media_cost_nothing(dataset, encoder):
     alone(model, dataset, text_only)
     alone(model, dataset, 0)
     assert lengths == [0, 1 + 24]
+
+
+def test_latents_cost_the_same_for_any_media(dataset, encoder):
+    model = make_model(dataset, encoder, attention="perceiver", num_latents=5)
+    lengths = []
+    model.layers[0].register_forward_hook(
+        lambda module, inputs, output: lengths.append(inputs[0].shape[1])
+    )
+    text_only = len(dataset) - 1
+    alone(model, dataset, text_only)
+    for index in range(len(dataset) - 1):
+        alone(model, dataset, index)
+    assert lengths[0] == 0
+    assert set(lengths[1:]) <= {0, 5} and 5 in lengths
 
 
 def test_every_modality_matters(model, dataset):

@@ -43,12 +43,13 @@ def test_it_gets_the_numbers_of_the_events(writer, tmp_path):
         run.listeners.append(TensorBoard(tmp_path / "tensorboard"))
         run.log("run", seed=0, sources={})
         run.log("step", step=3, loss=0.5, grad_norm=None)
-        run.log("epoch", step=4, epoch=1, val_acc=0.25)
+        run.log("epoch", step=4, epoch=1, val_acc=0.25, val_acc_by_source={"gqa": 0.25})
     assert writer.made == [(str(tmp_path / "tensorboard"), 3)]
     assert writer.scalars == [
         ("step/loss", 0.5, 3),
         ("epoch/epoch", 1, 4),
         ("epoch/val_acc", 0.25, 4),
+        ("epoch/val_acc_by_source/gqa", 0.25, 4),
     ]
 
 
