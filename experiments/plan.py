@@ -33,16 +33,8 @@ def main(composed: DictConfig) -> None:
     device = None if problem else resolve_device(config.hardware.device)
     for line in machine_lines(device, kind, problem):
         say(line)
-    job = Job(
-        architecture=config.architecture,
-        objective=config.objective,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        hardware=config.hardware,
-        encoder=build(config.encoder, compute=Compute()),
-        shape=describe_samples(config.dataset, config.seed),
-        device=kind,
-    )
+    encoder = build(config.encoder, compute=Compute())
+    job = Job.of(config, encoder, describe_samples(config.dataset, config.seed), kind)
     plan = plan_run(job, device)
     console.print(parameter_table(plan.job))
     console.print(memory_table(plan))

@@ -17,20 +17,24 @@ from omegaconf import DictConfig, OmegaConf
 from arbiter.calibration.calibration import calibrate
 from arbiter.config import build, instantiate
 from arbiter.console import console
-from arbiter.datasets.mix import load_mix
-from arbiter.encoders.base import Compute
+from arbiter.datasets.mix import Mix, load_mix
+from arbiter.datasets.shapes import measure
+from arbiter.encoders.base import Compute, Encoder
 from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
-from arbiter.hardware.device import batches_ahead, resolve_device
+from arbiter.hardware.device import AUTO, batches_ahead, device_kind, resolve_device
 from arbiter.hardware.telemetry import describe
 from arbiter.model.card import model_card
 from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
 from arbiter.model.files import save_model
 from arbiter.model.predict import predict, softmax
+from arbiter.planning.plan import plan_run, require_fit
+from arbiter.planning.table import short_lines
+from arbiter.planning.workload import Job
 from arbiter.provenance import git_revision, versions
 from arbiter.report import choose_gallery, write_report
 from arbiter.seeds import derive_seed
@@ -94,6 +98,7 @@ def train(
     perception = encoder.describe()
     if perception["random_weights"]:
         log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
+    config.hardware.micro_batch_size = fit_memory(config, samples, encoder, device, state)
     hardware, foils = config.hardware, config.objective.foils
     further = bank_texts(foils, samples["train"]) if foils.weight else []
     with BuildProgress() as progress:
@@ -104,6 +109,7 @@ def train(
         data = index_samples(samples, store, encoder.spec, further)
     if foils.weight:
         data["train"] = attach_foils(foils, further, data["train"], store)
+    encoder.release()
     kinds = sorted(data["train"].tables)
     fingerprint = store.fingerprint(kinds)
 
@@ -183,6 +189,27 @@ def train(
     run.log("final", **summary)
     write_report(run.path, gallery)
     return best.accuracy
+
+
+def fit_memory(
+    config: TrainConfig, samples: Mix, encoder: Encoder, device: torch.device, state: State | None
+) -> int:
+    """Plan the run's memory before anything takes long; the micro-batch size to train with.
+
+    Raises:
+        PlanError: the run would not fit, and budgets are enforced.
+    """
+    kind = device_kind(config.hardware.device)
+    job = Job.of(config, encoder, measure(samples), kind)
+    if config.hardware.micro_batch_size == AUTO and state is not None:
+        # Another size is another rounding; the run goes on with the one it had.
+        job = job.with_hardware(micro_batch_size=state.values["micro_batch_size"])
+    plan = plan_run(job, device)
+    for line in short_lines(plan):
+        log.info("%s", line)
+    if config.hardware.enforce_budget:
+        require_fit(plan)
+    return plan.job.micro_batch_size
 
 
 if __name__ == "__main__":

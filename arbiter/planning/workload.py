@@ -45,6 +45,20 @@ class Job:
     shape: SampleShape
     device: str
 
+    @classmethod
+    def of(cls, config: Any, encoder: Encoder, shape: SampleShape, device: str) -> Job:
+        """The job of a run's configuration, which has a group for each of these."""
+        return cls(
+            architecture=config.architecture,
+            objective=config.objective,
+            optimizer=config.optimizer,
+            schedule=config.schedule,
+            hardware=config.hardware,
+            encoder=encoder,
+            shape=shape,
+            device=device,
+        )
+
     def with_hardware(self, **changes: object) -> Job:
         """The same job with other settings of its profile."""
         return replace(self, hardware=replace(self.hardware, **changes))
@@ -53,6 +67,15 @@ class Job:
     def micro_batch_size(self) -> int:
         """Blocks per forward pass."""
         return min(self.hardware.micro_batch_size, self.schedule.batch_size)
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Blocks of a validation batch; there may be fewer than asked for."""
+        blocks = -(
+            -self.shape.evaluated
+            // min(round(self.shape.mean_questions) or 1, questions_per_block(self.architecture))
+        )
+        return max(1, min(self.hardware.eval_batch_size, blocks))
 
     @property
     def foils(self) -> int:
@@ -123,7 +146,7 @@ def record(job: Job) -> Recording:
         segments.append(recorder.take())
     model.eval()
     with recording(recorder, kept, fused, False), torch.no_grad():
-        batch = empty_batch(job.evaluation_block, job.hardware.eval_batch_size, job.encoder, _META)
+        batch = empty_batch(job.evaluation_block, job.eval_batch_size, job.encoder, _META)
         model(batch)
         del batch
     batch = empty_batch(job.training_block, job.micro_batch_size, job.encoder, _META)
