@@ -24,8 +24,7 @@ from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.muon import MuonConfig
 from arbiter.training.objective import ObjectiveConfig
-from arbiter.training.optimizers import AdamWConfig
-from arbiter.training.plain_adamw import DirectMLAdamWConfig
+from arbiter.training.optimizers import AdamWConfig, DirectMLAdamWConfig
 from arbiter.training.schedules import ScheduleConfig
 
 

@@ -13,7 +13,7 @@ from arbiter.training.checkpoint import (
 )
 from arbiter.training.muon import MuonConfig, muon
 from arbiter.training.optimizers import AdamWConfig, adamw
-from arbiter.training.plain_adamw import DirectMLAdamWConfig, directml_adamw
+from arbiter.training.optimizers import DirectMLAdamWConfig, directml_adamw
 
 
 class Net(torch.nn.Module):
