@@ -32,6 +32,12 @@ class MicroBatch:
     last: bool
     step_questions: int
 
+    def sample_names(self, train: FeatureDataset) -> str:
+        """Its first samples, for messages."""
+        chosen = self.batch.sample[self.batch.sample >= 0][:4].tolist()
+        samples = [train.samples[i] for i in chosen]
+        return ", ".join(f"{s.source} {s.id}" for s in samples) + ", ..."
+
 
 def micro_batches(
     train: FeatureDataset,

@@ -6,83 +6,39 @@ part of a resume state. A run that is stopped anywhere and gone on with is the s
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from arbiter.config import build
 from arbiter.console import ProgressBar
-from arbiter.errors import RunError, RunInterrupted
+from arbiter.errors import RunError
 from arbiter.features.augment import Augmenter
 from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
-from arbiter.hardware.device import HardwareConfig, batches_ahead
+from arbiter.hardware.device import batches_ahead
 from arbiter.model.decision_model import DecisionModel
-from arbiter.model.predict import predict
 from arbiter.seeds import derive_seed
-from arbiter.training.averaging import WeightAverage
-from arbiter.training.checkpoint import (
-    CheckpointConfig,
-    State,
-    StateWriter,
-    host_copy,
-    optimizer_tensors,
-    restore_optimizer,
-)
-from arbiter.training.events import epoch_figures, step_figures, validation_figures
-from arbiter.training.guards import Guard, GuardsConfig
+from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
+from arbiter.training.events import epoch_figures, log_epoch, step_figures
+from arbiter.training.guards import Guard
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
-from arbiter.training.objective import ObjectiveConfig, compute_loss
+from arbiter.training.objective import compute_loss
 from arbiter.training.preflight import check_gradients
 from arbiter.training.run_directory import RunDirectory
-from arbiter.training.schedules import ScheduleConfig, lr_factor
+from arbiter.training.saving import Saving
+from arbiter.training.schedules import lr_factor
+from arbiter.training.selection import Best, Selection
+from arbiter.training.settings import Settings
 from arbiter.training.steps import MicroBatch, micro_batches
 from arbiter.training.totals import Totals
-
-log = logging.getLogger(__name__)
+from arbiter.training.validation import validate
 
 _PREFLIGHT_BLOCKS = 4
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The configs that training reads, and the run's seed."""
-
-    seed: int
-    objective: ObjectiveConfig
-    optimizer: object
-    schedule: ScheduleConfig
-    hardware: HardwareConfig
-    checkpoint: CheckpointConfig
-    guards: GuardsConfig
-    every_steps: int
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best weights so far, by validation accuracy, then validation loss.
-
-    Attributes:
-        epoch: whose end they are from; for averaged weights, the last one.
-        kind: 'last', 'best' (of an earlier epoch) or 'averaged'.
-    """
-
-    epoch: int
-    accuracy: float
-    loss: float
-    weights: dict[str, torch.Tensor]
-    kind: str = "last"
-
-    def beaten_by(self, accuracy: float, loss: float) -> bool:
-        """Whether weights with these figures are better."""
-        return (accuracy, -loss) > (self.accuracy, -self.loss)
 
 
 class Trainer:
@@ -107,11 +63,8 @@ class Trainer:
     ):
         self.model, self.train, self.val = model, train, val
         self.augmenter, self.settings, self.config = augmenter, settings, config
-        self.schedule, self.hardware, self.seed = (
-            settings.schedule,
-            settings.hardware,
-            settings.seed,
-        )
+        self.schedule, self.hardware = settings.schedule, settings.hardware
+        self.seed = settings.seed
         self.device = next(model.parameters()).device
         self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
@@ -119,11 +72,10 @@ class Trainer:
         self.steps_per_epoch = math.ceil(blocks / self.schedule.batch_size)
         self.total_steps = self.steps_per_epoch * self.schedule.epochs
         self.step = 0
-        self.best: Best | None = None
-        self.average = WeightAverage()
+        self.selection = Selection(self.schedule.swa.start_epoch)
         self._epoch_totals, self._window = Totals(), Totals()
         self.guard = Guard(settings.guards)
-        self._last_state = self._started = time.monotonic()
+        self._started = time.monotonic()
 
     @property
     def _foils_digest(self) -> str | None:
@@ -144,21 +96,20 @@ class Trainer:
             RunInterrupted: the run was asked to stop; a state has been written.
         """
         self._preflight()
-        writer = StateWriter(run.resume)
         title = f"training, {self.schedule.epochs} epochs"
-        interruption.defer(True)
-        try:
-            with ProgressBar(title, self.total_steps) as bar:
-                while self.step < self.total_steps:
-                    self._train_epoch(run, writer, interruption, bar)
-        finally:
-            interruption.defer(False)
-            writer.close()
-        self._consider_average()
-        if self.best.kind == "last" and self.best.epoch < self.schedule.epochs:
-            self.best = replace(self.best, kind="best")
-        self.model.load_state_dict(self.best.weights)
-        return self.best
+        saving = Saving(
+            self.settings.checkpoint, run.resume, interruption,
+            lambda: (self.step, self._state(run)),
+        )  # fmt: skip
+        with saving, ProgressBar(title, self.total_steps) as bar:
+            while self.step < self.total_steps:
+                self._train_epoch(run, saving, bar)
+        if self.selection.average.snapshots:
+            self.model.load_state_dict(self.selection.average.mean)
+            self.selection.consider_average(self.schedule.epochs, self._validate())
+        best = self.selection.settle(self.schedule.epochs)
+        self.model.load_state_dict(best.weights)
+        return best
 
     def _preflight(self) -> None:
         """Check a device's gradients before the first step that this process does on it."""
@@ -183,9 +134,7 @@ class Trainer:
         restore_optimizer(self.optimizer, state.tensors["optimizer"])
         self.step = values["step"]
         self._started = time.monotonic() - values["seconds"]
-        if "best" in state.tensors:
-            self.best = Best(weights=state.tensors["best"], **values["best"])
-        self.average = WeightAverage(state.tensors.get("average"), values["snapshots"])
+        self.selection.restore(state)
         self._epoch_totals = Totals(values["epoch_totals"])
         self._window = Totals(values["window"])
         self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
@@ -201,7 +150,6 @@ class Trainer:
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
             "seconds": self.seconds,
-            "snapshots": self.average.snapshots,
             "epoch_totals": self._epoch_totals.to_dict(),
             "window": self._window.to_dict(),
             "bad_steps": self.guard.bad_steps,
@@ -209,22 +157,13 @@ class Trainer:
             "metrics_bytes": run.metrics_size(),
             "foils": self._foils_digest,
         }
-        if self.best is not None:
-            tensors["best"] = self.best.weights
-            values["best"] = {k: v for k, v in vars(self.best).items() if k != "weights"}
-        if self.average.snapshots:
-            tensors["average"] = self.average.mean
-        return State(tensors, values)
-
-    def _save(self, run: RunDirectory, writer: StateWriter) -> None:
-        writer.submit(self.step, self._state(run))
-        self._last_state = time.monotonic()
+        state = State(tensors, values)
+        self.selection.save(state)
+        return state
 
     # ------------------------------------------------------------ an epoch
 
-    def _train_epoch(
-        self, run: RunDirectory, writer: StateWriter, interruption: Interruption, bar: ProgressBar
-    ) -> None:
+    def _train_epoch(self, run: RunDirectory, saving: Saving, bar: ProgressBar) -> None:
         """The rest of the epoch that the next step belongs to."""
         self.model.train()
         epoch = self.step // self.steps_per_epoch + 1
@@ -257,28 +196,10 @@ class Trainer:
                     )
                     self._window = Totals()
                 if self.step < epoch_ends:
-                    self._save_if_due(run, writer, interruption)
+                    saving.end_step(self.step)
             waiting_since = time.perf_counter()
         self._finish_epoch(epoch, run)
-        self._save(run, writer)
-        self._stop_if_asked(writer, interruption)
-
-    def _save_if_due(
-        self, run: RunDirectory, writer: StateWriter, interruption: Interruption
-    ) -> None:
-        checkpoint = self.settings.checkpoint
-        minutes = (time.monotonic() - self._last_state) / 60
-        by_step = checkpoint.every_steps and self.step % checkpoint.every_steps == 0
-        stop = interruption.reason is not None
-        if stop or by_step or minutes >= checkpoint.every_minutes:
-            self._save(run, writer)
-        if stop:
-            self._stop_if_asked(writer, interruption)
-
-    def _stop_if_asked(self, writer: StateWriter, interruption: Interruption) -> None:
-        if interruption.reason is not None and self.step < self.total_steps:
-            writer.wait()
-            raise RunInterrupted(f"interrupted at step {self.step}: {interruption.reason}")
+        saving.end_epoch(self.step, last=self.step == self.total_steps)
 
     # ------------------------------------------------------------ a step
 
@@ -311,7 +232,7 @@ class Trainer:
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self.guard.allows(micro.step, loss, norm, self._sample_names(micro)):
+        if self.guard.allows(micro.step, loss, norm, micro.sample_names(self.train)):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
@@ -319,12 +240,6 @@ class Trainer:
         self._epoch_totals.steps += 1
         self._window.steps += 1
         return lr, norm if math.isfinite(norm) else None
-
-    def _sample_names(self, micro: MicroBatch) -> str:
-        """The first samples of a micro-batch, for messages."""
-        chosen = micro.batch.sample[micro.batch.sample >= 0][:4].tolist()
-        samples = [self.train.samples[i] for i in chosen]
-        return ", ".join(f"{s.source} {s.id}" for s in samples) + ", ..."
 
     # ------------------------------------------------------------ figures
 
@@ -338,16 +253,11 @@ class Trainer:
 
     def _validate(self) -> dict:
         """Figures of the model, as it is, on the validation split."""
-        predictions = predict(
-            self.model, self.val, self.hardware.eval_batch_size, self.device,
-            batches_ahead(self.hardware, self.device),
+        return validate(
+            self.model, self.val, self.hardware, self.device,
+            f"after step {self.step}; lower optimizer.lr (now {self.settings.optimizer.lr:g}) or "
+            "raise schedule.warmup_steps",
         )  # fmt: skip
-        if not np.isfinite(predictions.logits).all():
-            raise RunError(
-                f"training: the model's scores are not finite after step {self.step}; lower "
-                f"optimizer.lr (now {self.settings.optimizer.lr:g}) or raise schedule.warmup_steps"
-            )
-        return validation_figures(predictions, self.val)
 
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
@@ -356,12 +266,7 @@ class Trainer:
         started = time.perf_counter()
         figures = self._validate()
         eval_seconds = time.perf_counter() - started
-        accuracy, loss = figures["val_acc"], figures["val_loss"]
-        if self.best is None or self.best.beaten_by(accuracy, loss):
-            self.best = Best(epoch, accuracy, loss, host_copy(self.model.state_dict()))
-        start = self.schedule.swa.start_epoch
-        if start is not None and epoch >= start:
-            self.average.add(self.model.state_dict())
+        self.selection.end_epoch(epoch, figures, self.model.state_dict())
         event = {
             "epoch": epoch,
             "step": self.step,
@@ -370,27 +275,8 @@ class Trainer:
             **epoch_figures(totals, train_seconds, self.device),
             "eval_seconds": eval_seconds,
             "seconds_left": (train_seconds + eval_seconds) * (self.schedule.epochs - epoch),
-            "best_epoch": self.best.epoch,
-            "swa_snapshots": self.average.snapshots,
+            "best_epoch": self.selection.best.epoch,
+            "swa_snapshots": self.selection.average.snapshots,
         }
         run.log("epoch", **event)
-        log.info(
-            "epoch %d/%d  train loss %.4f acc %.4f  val loss %.4f acc %.4f  draft %.4f  "
-            "%.0f samples/s",
-            epoch, self.schedule.epochs, totals.mean("cross_entropy"), totals.accuracy, loss,
-            accuracy, figures["draft_acc"], event["samples_per_sec"],
-        )  # fmt: skip
-
-    def _consider_average(self) -> None:
-        """Evaluate the averaged weights; they win if they are at least as good on validation."""
-        if not self.average.snapshots:
-            return
-        self.model.load_state_dict(self.average.mean)
-        figures = self._validate()
-        accuracy, loss = figures["val_acc"], figures["val_loss"]
-        log.info(
-            "average of %d snapshots  val loss %.4f acc %.4f",
-            self.average.snapshots, loss, accuracy,
-        )  # fmt: skip
-        if (accuracy, -loss) >= (self.best.accuracy, -self.best.loss):
-            self.best = Best(self.schedule.epochs, accuracy, loss, self.average.mean, "averaged")
+        log_epoch(event, self.schedule.epochs)
