@@ -27,6 +27,8 @@ from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
 from arbiter.hardware.device import AUTO, batches_ahead, device_kind, resolve_device
+from arbiter.hardware.distributed import ranks
+from arbiter.hardware.kernels import attention_kernel, compile_layers
 from arbiter.hardware.telemetry import describe
 from arbiter.model.card import model_card
 from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
@@ -42,11 +44,12 @@ from arbiter.training.checkpoint import State
 from arbiter.training.evaluation import MajorityBaseline, evaluate_by_source, table
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
-from arbiter.training.run_directory import RunDirectory
+from arbiter.training.run_directory import Onlooker, RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
-from experiments.app import quote_free_text, run_app
-from experiments.resume import overridden_keys, resume_arguments
+from experiments.app import quote_free_text
+from experiments.processes import lead, run_train_app
+from experiments.resume import overridden_keys
 from experiments.schema import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ def main(composed: DictConfig) -> float:
         if config.logging.tensorboard:
             run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()
+        lead(config, state)
         with Interruption(config.checkpoint.max_minutes) as interruption:
             best = train(config, run, state, interruption)
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
@@ -74,10 +78,17 @@ def main(composed: DictConfig) -> float:
 
 
 def train(
-    config: TrainConfig, run: RunDirectory, state: State | None, interruption: Interruption
+    config: TrainConfig,
+    run: RunDirectory | Onlooker,
+    state: State | None,
+    interruption: Interruption,
 ) -> float:
-    """The whole chain, from samples to a calibrated model in `run`, going on from `state`."""
+    """The whole chain, from samples to a calibrated model in `run`, going on from `state`.
+
+    Of several processes, all do what comes before the calibration, and the first one the rest.
+    """
     device = resolve_device(config.hardware.device)
+    kernel = attention_kernel(config.hardware.attention_kernel, device)
     # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
     # sees fit, and another number of threads is another rounding.
     torch.set_num_threads(config.hardware.num_threads or torch.get_num_threads())
@@ -104,7 +115,7 @@ def train(
     with BuildProgress() as progress:
         store = FeatureStore(
             Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
-            hardware.decode_threads,
+            hardware.decode_threads, ranks(),
         )  # fmt: skip
         data = index_samples(samples, store, encoder.spec, further)
     if foils.weight:
@@ -118,6 +129,8 @@ def train(
     inputs = inputs_for(samples["train"], encoder.spec)
     dispatch = config.hardware.moe_dispatch
     model = DecisionModel(config.architecture, encoder.spec, inputs, dispatch).to(device)
+    if hardware.compile:
+        compile_layers(model.layers, device)
     parameters = {**count_parameters(model), "frozen": encoder.num_parameters}
     log.info("model: %s trainable parameters, reads %s", f"{parameters['trainable']:,}", inputs)
 
@@ -128,7 +141,9 @@ def train(
         config.seed, config.objective, config.optimizer, config.schedule, config.hardware,
         config.checkpoint, config.guards, config.logging.every_steps,
     )  # fmt: skip
-    trainer = Trainer(model, data["train"], data["val"], augmenter, settings, asdict(config))
+    trainer = Trainer(
+        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks()
+    )
     identity = {
         "seed": config.seed,
         "git_revision": git_revision(),
@@ -146,7 +161,11 @@ def train(
     else:
         trainer.restore(state, run)
         log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
-    best = trainer.fit(run, interruption)
+    with kernel:
+        best = trainer.fit(run, interruption)
+    ranks().close()
+    if not ranks().first:
+        return best.accuracy
 
     # Calibration, then the official test once, both through the path that `decide` takes
     def scores(split: str, with_media: bool = True):
@@ -204,14 +223,14 @@ def fit_memory(
     if config.hardware.micro_batch_size == AUTO and state is not None:
         # Another size is another rounding; the run goes on with the one it had.
         job = job.with_hardware(micro_batch_size=state.values["micro_batch_size"])
-    plan = plan_run(job, device)
+    plan = plan_run(job, device, ranks().size)
     for line in short_lines(plan):
         log.info("%s", line)
     if config.hardware.enforce_budget:
         require_fit(plan)
-    return plan.job.micro_batch_size
+    return ranks().share(plan.job.micro_batch_size)
 
 
 if __name__ == "__main__":
     sys.argv[1:] = quote_free_text(sys.argv[1:], ("resume",))
-    run_app(main, "train", resume_arguments)
+    run_train_app(main, train)

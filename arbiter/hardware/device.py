@@ -9,6 +9,7 @@ import torch
 
 from arbiter.config import option
 from arbiter.errors import ConfigError
+from arbiter.hardware.distributed import own_device
 from arbiter.hardware.kernels import ATTENTION_KERNELS
 
 AUTO = "auto"
@@ -117,6 +118,8 @@ def _problem(name: str) -> str | None:
 def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     """The torch device for `hardware.device`, or for another `key` of that kind.
 
+    Of several processes on a machine with GPUs, each gets one of its own.
+
     Raises:
         ConfigError: a device was named that cannot be used; there is no silent fall-back.
     """
@@ -128,8 +131,8 @@ def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     if problem:
         raise ConfigError(key, name, f"{problem}; use {key}=auto or cpu")
     if name == "directml":
-        return importlib.import_module("torch_directml").device()
-    return torch.device(name)
+        return own_device(importlib.import_module("torch_directml").device(), key)
+    return own_device(torch.device(name), key)
 
 
 def device_kind(name: str) -> str:

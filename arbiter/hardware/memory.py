@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psutil
 import torch
 
@@ -15,6 +18,25 @@ _OUT_OF_MEMORY = (
     "failed to allocate",  # cuBLAS and cuDNN workspaces
     "alloc_failed",
 )
+
+
+class OutOfMemory(Exception):
+    """A device or the host had no memory left for a piece of work; it may be done in smaller ones.
+
+    Not a user's error yet: whoever can do the work in smaller pieces catches it.
+    """
+
+
+@contextmanager
+def noticing_out_of_memory() -> Iterator[None]:
+    """Raise `OutOfMemory`, with the backend's first line, for whatever a backend raises."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise OutOfMemory(lines[0]) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -35,3 +57,11 @@ def free_device_mb(device: torch.device) -> float | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] / 1e6
     return None
+
+
+def release_cached(device: torch.device) -> None:
+    """Give memory that torch keeps for later back to the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()

@@ -51,17 +51,19 @@ class Plan:
         ]
 
 
-def plan_run(job: Job, device: torch.device | None) -> Plan:
+def plan_run(job: Job, device: torch.device | None, processes: int = 1) -> Plan:
     """Plan a job for this process, which is to run it, and this machine.
 
     Args:
         job: what to plan.
         device: the job's, None where it is not here: then only the profile knows its memory.
+        processes: that share this machine's free memory.
     """
     # Once, so that everything that planning needs is in memory before that is measured.
     record(job.with_hardware(micro_batch_size=1))
     base = rss_mb()
-    ram, vram = free_host_mb() + base, None if device is None else free_device_mb(device)
+    ram = base + free_host_mb() / processes
+    vram = None if device is None else free_device_mb(device)
     hardware = job.hardware
     budgets = {"RAM": hardware.ram_budget_mb or ram, "VRAM": hardware.vram_budget_mb or vram}
     return make_plan(job, base * 1e6, budgets)

@@ -9,11 +9,10 @@ import torch
 
 from arbiter.hardware.telemetry import rss_mb, vram_mb
 from arbiter.model.decision_model import DecisionModel
+from arbiter.training.objective import TERMS
 from arbiter.training.totals import Totals
 
 log = logging.getLogger(__name__)
-
-_TERMS = ("margin_loss", "foil_loss", "balance_loss", "draft_loss", "distillation_loss")
 
 
 def finite(value: float | None) -> float | None:
@@ -42,7 +41,7 @@ def epoch_figures(totals: Totals, train_seconds: float, device: torch.device) ->
     return {
         "train_loss": finite(totals.mean("cross_entropy")),
         "train_acc": totals.accuracy,
-        **{name: finite(totals.mean(name)) for name in _TERMS},
+        **{name: finite(totals.mean(name)) for name in TERMS[1:]},
         "samples_per_sec": totals.questions / train_seconds,
         "train_seconds": train_seconds,
         "rss_mb": rss_mb(),

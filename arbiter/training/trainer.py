@@ -6,6 +6,7 @@ part of a resume state. A run that is stopped anywhere and gone on with is the s
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
@@ -20,10 +21,13 @@ from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import batches_ahead
+from arbiter.hardware.distributed import ALONE, Ranks
+from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory, release_cached
 from arbiter.model.decision_model import DecisionModel
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
+from arbiter.training.exchange import sum_step
 from arbiter.training.guards import Guard
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
@@ -38,6 +42,8 @@ from arbiter.training.steps import MicroBatch, micro_batches
 from arbiter.training.totals import Totals
 from arbiter.training.validation import validate
 
+log = logging.getLogger(__name__)
+
 _PREFLIGHT_BLOCKS = 4
 
 
@@ -50,6 +56,7 @@ class Trainer:
         augmenter: changes training batches.
         settings: configs and seed.
         config: the run's whole configuration as JSON, kept in resume states.
+        ranks: the processes that train together, each with such a trainer.
     """
 
     def __init__(
@@ -60,11 +67,12 @@ class Trainer:
         augmenter: Augmenter,
         settings: Settings,
         config: dict,
+        ranks: Ranks = ALONE,
     ):
         self.model, self.train, self.val = model, train, val
         self.augmenter, self.settings, self.config = augmenter, settings, config
         self.schedule, self.hardware = settings.schedule, settings.hardware
-        self.seed = settings.seed
+        self.seed, self.ranks = settings.seed, ranks
         self.device = next(model.parameters()).device
         self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
@@ -72,6 +80,7 @@ class Trainer:
         self.steps_per_epoch = math.ceil(blocks / self.schedule.batch_size)
         self.total_steps = self.steps_per_epoch * self.schedule.epochs
         self.step = 0
+        self._micro_batch_size = self._smallest(self.hardware.micro_batch_size)
         self.selection = Selection(self.schedule.swa.start_epoch)
         self._epoch_totals, self._window = Totals(), Totals()
         self.guard = Guard(settings.guards)
@@ -88,6 +97,15 @@ class Trainer:
 
     # ------------------------------------------------------------ the run
 
+    def _smallest(self, micro_batch_size: int) -> int:
+        """Blocks of a forward pass: no more than leave every process something to do."""
+        return min(micro_batch_size, math.ceil(self.schedule.batch_size / self.ranks.size))
+
+    @property
+    def _epoch_is_open(self) -> bool:
+        """Whether an epoch's steps are done, and its end is still to come."""
+        return self._epoch_totals.steps > 0 and self.step % self.steps_per_epoch == 0
+
     def fit(self, run: RunDirectory, interruption: Interruption) -> Best:
         """Train what is left of all epochs; the model ends with the selected weights.
 
@@ -95,15 +113,23 @@ class Trainer:
             RunError: the gradient stays not finite, or the device computes a wrong one.
             RunInterrupted: the run was asked to stop; a state has been written.
         """
+        self.ranks.share_(list(self.model.state_dict().values()))
         self._preflight()
         title = f"training, {self.schedule.epochs} epochs"
         saving = Saving(
-            self.settings.checkpoint, run.resume, interruption,
+            self.settings.checkpoint, run.resume, interruption, self.ranks,
             lambda: (self.step, self._state(run)),
         )  # fmt: skip
         with saving, ProgressBar(title, self.total_steps) as bar:
-            while self.step < self.total_steps:
-                self._train_epoch(run, saving, bar)
+            while self.step < self.total_steps or self._epoch_is_open:
+                try:
+                    self._train_epoch(run, saving, bar)
+                except OutOfMemory as error:
+                    problem = str(error)
+                else:
+                    continue
+                # Outside, because the error holds on to everything that the step had in memory.
+                self._halve(problem)
         if self.selection.average.snapshots:
             self.model.load_state_dict(self.selection.average.mean)
             self.selection.consider_average(self.schedule.epochs, self._validate())
@@ -111,10 +137,36 @@ class Trainer:
         self.model.load_state_dict(best.weights)
         return best
 
+    def _halve(self, problem: str) -> None:
+        """Have the step that ran out of memory done again, in smaller parts.
+
+        Raises:
+            RunError: there is nothing smaller, or other processes count on this size.
+        """
+        smaller = -(-self._micro_batch_size // 2)
+        if self._micro_batch_size == 1 or self.ranks.size > 1:
+            raise RunError(
+                f"training: out of memory at step {self.step + 1} with micro-batches of "
+                f"{self._micro_batch_size} ({problem}); lower hardware.micro_batch_size, or take "
+                "a smaller model"
+            )
+        log.warning(
+            "out of memory at step %d with micro-batches of %d; going on with %d (%s)",
+            self.step + 1, self._micro_batch_size, smaller, problem,
+        )  # fmt: skip
+        self._micro_batch_size = smaller
+        self.optimizer.zero_grad(set_to_none=True)
+        for layer in self.model.layers:
+            layer.moe.choices.zero_()
+        release_cached(self.device)
+
     def _preflight(self) -> None:
         """Check a device's gradients before the first step that this process does on it."""
         if self.hardware.preflight and self.device.type != "cpu" and self.step < self.total_steps:
-            blocks = epoch_blocks(self.train, 2, self.seed, 1)[:_PREFLIGHT_BLOCKS]
+            # No larger than a micro-batch, which is what memory was planned for.
+            questions = min(2, self.schedule.questions_per_block)
+            count = min(_PREFLIGHT_BLOCKS, self._micro_batch_size)
+            blocks = epoch_blocks(self.train, questions, self.seed, 1)[:count]
             batch = assemble(self.train, blocks)
             check_gradients(self.model, batch, self.settings.objective, self.device)
 
@@ -156,6 +208,7 @@ class Trainer:
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
             "foils": self._foils_digest,
+            "micro_batch_size": self._micro_batch_size,
         }
         state = State(tensors, values)
         self.selection.save(state)
@@ -166,24 +219,27 @@ class Trainer:
     def _train_epoch(self, run: RunDirectory, saving: Saving, bar: ProgressBar) -> None:
         """The rest of the epoch that the next step belongs to."""
         self.model.train()
-        epoch = self.step // self.steps_per_epoch + 1
+        epoch = self.step // self.steps_per_epoch + (not self._epoch_is_open)
         epoch_ends = epoch * self.steps_per_epoch
         waiting_since = time.perf_counter()
-        loss = 0.0
+        figures = Totals()
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
-            epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
-            self.modality_dropout,
+            epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
+            self.modality_dropout, self.ranks,
         )  # fmt: skip
         for micro in prefetch(work, batches_ahead(self.hardware, self.device)):
             waited = time.perf_counter() - waiting_since
-            terms, questions, correct = self._backward(micro)
-            loss += terms["cross_entropy"]
-            for totals in (self._epoch_totals, self._window):
-                totals.add(terms, questions, correct, waited)
+            if micro.batch is not None:
+                with noticing_out_of_memory():
+                    added = self._backward(micro)
+                figures.add(*added, waited)
             if micro.last:
-                lr, grad_norm = self._update(micro, loss)
-                loss = 0.0
+                sum_step(self.model, figures, self.ranks)
+                lr, grad_norm = self._update(micro, figures.terms["cross_entropy"])
+                for totals in (self._epoch_totals, self._window):
+                    totals.add_step(figures)
+                figures = Totals()
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
                     run.log(
@@ -237,8 +293,6 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
-        self._epoch_totals.steps += 1
-        self._window.steps += 1
         return lr, norm if math.isfinite(norm) else None
 
     # ------------------------------------------------------------ figures
@@ -257,16 +311,18 @@ class Trainer:
             self.model, self.val, self.hardware, self.device,
             f"after step {self.step}; lower optimizer.lr (now {self.settings.optimizer.lr:g}) or "
             "raise schedule.warmup_steps",
+            self.ranks,
         )  # fmt: skip
 
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
-        totals, self._epoch_totals = self._epoch_totals, Totals()
+        totals = self._epoch_totals
         train_seconds = totals.seconds
         started = time.perf_counter()
         figures = self._validate()
         eval_seconds = time.perf_counter() - started
         self.selection.end_epoch(epoch, figures, self.model.state_dict())
+        self._epoch_totals = Totals()
         event = {
             "epoch": epoch,
             "step": self.step,
