@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -12,6 +13,7 @@ from arbiter.datasets.shapes import SampleShape, Size
 from arbiter.encoders.base import Encoder
 from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
 from arbiter.model.decision_model import CONTEXT, MODALITY_OF
+from arbiter.model.dropout import Noise
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def empty_batch(
             )
     return DecisionBatch(
         texts=torch.zeros(block.texts(B), spec["text"]["pooled"].dim, device=device),
+        text_ids=zeros(block.texts(B)),
         question=zeros(B, Q),
         question_mask=real(B, Q),
         context=zeros(B, Q),
@@ -134,3 +137,10 @@ def empty_batch(
         foils=zeros(B, Q, block.foils) if block.foils else None,
         foil_mask=real(B, Q, block.foils) if block.foils else None,
     )
+
+
+def empty_noise(batch: DecisionBatch) -> Noise:
+    """Addresses for dropout, in shape only."""
+    blocks, questions = batch.sample.shape
+    zeros = partial(torch.zeros, device=batch.sample.device)
+    return Noise(0, zeros(blocks, questions, 2), zeros(blocks, 2), zeros(len(batch.texts), 2))

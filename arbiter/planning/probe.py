@@ -15,7 +15,7 @@ import torch
 
 from arbiter.config import build
 from arbiter.hardware.telemetry import synchronize
-from arbiter.planning.blocks import empty_batch
+from arbiter.planning.blocks import empty_batch, empty_noise
 from arbiter.planning.workload import Job
 from arbiter.training.objective import compute_loss
 
@@ -49,11 +49,12 @@ def probe(job: Job, device: torch.device, limit_seconds: float) -> Timing:
     for values in (batch.texts, *(tokens.values for tokens in batch.media.values())):
         values.normal_()
     batch = batch.to(device)
+    noise = empty_noise(batch)
     narrow = job.hardware.precision == "bfloat16"
 
     def forward_backward() -> None:
         with torch.autocast(device.type if narrow else "cpu", torch.bfloat16, enabled=narrow):
-            output = model(batch)
+            output = model(batch, noise)
         compute_loss(job.objective, output, batch, 1).total.backward()
 
     def update() -> None:

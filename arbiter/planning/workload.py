@@ -18,7 +18,7 @@ from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.recorder import Recorder, Segment, recording
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_of
 from arbiter.model.predict import questions_per_block
-from arbiter.planning.blocks import BlockShape, block_shape, empty_batch
+from arbiter.planning.blocks import BlockShape, block_shape, empty_batch, empty_noise
 from arbiter.training.objective import ObjectiveConfig, compute_loss
 from arbiter.training.schedules import ScheduleConfig
 
@@ -175,7 +175,7 @@ def _step(job: Job, model: DecisionModel, optimizer: torch.optim.Optimizer, reco
 def _backward(job: Job, model: DecisionModel, recorder: Recorder) -> None:
     batch = empty_batch(job.training_block, job.micro_batch_size, job.encoder, _META)
     recorder.label(_tensors(batch), "batch")
-    output = model(batch)
+    output = model(batch, empty_noise(batch))
     compute_loss(job.objective, output, batch, 1).total.backward()
 
 
@@ -189,7 +189,7 @@ def flops_per_sample(job: Job) -> float:
     # Attention in plain products, which the counter knows.
     with recording(recorder := Recorder(), fused_attention=False), counter:
         batch = empty_batch(block, 1, job.encoder, _META)
-        output = model(batch)
+        output = model(batch, empty_noise(batch))
         compute_loss(job.objective, output, batch, 1).total.backward()
     del recorder
     return counter.get_total_flops() / block.questions

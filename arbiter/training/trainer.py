@@ -24,6 +24,7 @@ from arbiter.hardware.device import batches_ahead
 from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory, release_cached
 from arbiter.model.decision_model import DecisionModel
+from arbiter.model.dropout import Noise
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
@@ -261,13 +262,13 @@ class Trainer:
 
     def _backward(self, micro: MicroBatch) -> tuple[dict[str, float], int, int]:
         """Accumulate one micro-batch's gradient; its loss terms, questions and right answers."""
-        # Dropout is addressed by step, so that a resumed run draws the same numbers.
-        torch.manual_seed(derive_seed(self.seed, "dropout", micro.step, micro.index))
-        batch = micro.batch.to(self.device)
+        # Addressed by step and sample: neither a resume nor another micro-batch draws others.
+        noise = Noise.of(micro.batch, derive_seed(self.seed, "dropout", micro.step))
+        noise, batch = noise.to(self.device), micro.batch.to(self.device)
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.hardware.precision == "bfloat16"
         ):
-            output = self.model(batch)
+            output = self.model(batch, noise)
         loss = compute_loss(self.settings.objective, output, batch, micro.step_questions)
         loss.total.backward()
         right = (output.logits.argmax(-1) == batch.answer) & batch.question_mask
