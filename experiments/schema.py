@@ -115,8 +115,18 @@ class BenchConfig:
 
     group: str = option(
         "all",
-        help="What is timed; store and encoding only when named.",
-        choices=("all", "moe", "attention", "batch", "codec", "foils", "store", "encoding"),
+        help="What is timed; store, encoding and cuda only when named.",
+        choices=(
+            "all",
+            "moe",
+            "attention",
+            "batch",
+            "codec",
+            "foils",
+            "store",
+            "encoding",
+            "cuda",
+        ),
     )
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
     stored_images: int = option(
@@ -126,8 +136,13 @@ class BenchConfig:
     encoded_images: int = option(
         64, help="group=encoding: pictures of 640 x 480 pixels to encode.", low=1
     )
-    encoder: Any = option(help="group=encoding: frozen perception.")
-    hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding: device, threads.")
+    steps: int = option(20, help="group=cuda: steps in each precision.", low=3)
+    encoder: Any = option(help="group=encoding, cuda: frozen perception.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding, cuda: device, sizes.")
+    architecture: ArchitectureConfig = option(ArchitectureConfig(), help="group=cuda: the model.")
+    objective: ObjectiveConfig = option(ObjectiveConfig(), help="group=cuda: losses.")
+    optimizer: Any = option(help="group=cuda: the optimizer.")
+    schedule: ScheduleConfig = option(ScheduleConfig(), help="group=cuda: the effective batch.")
 
 
 def register() -> None:

@@ -32,8 +32,7 @@ class SampleShape:
         images: distinct image contents, frames of clips among them, of all splits.
         texts: distinct texts.
         answers: distinct candidate texts.
-        image_sizes: (width, height) of the images of each distinct media set, None where unknown;
-            the largest set where nothing is known of the rest.
+        image_sizes: (width, height) of the images of each distinct media set, None where unknown.
         frames: the most frames of a clip.
         audio_seconds: the longest sound.
         exact: whether all this was counted.
@@ -172,7 +171,7 @@ def _told(source: SourceConfig) -> SampleShape:
         images=images * (_CLIP_FRAMES if clips else 1),
         texts=answers + total + contexts,
         answers=answers,
-        image_sizes=((None,),),
+        image_sizes=((None,),) * images,
         frames=_CLIP_FRAMES if clips else 0,
         audio_seconds=0.0,
         exact=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import torch
@@ -65,8 +66,10 @@ class Job:
 
     @property
     def micro_batch_size(self) -> int:
-        """Blocks per forward pass."""
-        return min(self.hardware.micro_batch_size, self.schedule.batch_size)
+        """Blocks per forward pass; there may be fewer in the whole training split."""
+        questions = min(self.shape.mean_questions, self.schedule.questions_per_block)
+        blocks = max(1, ceil(self.shape.samples / questions))
+        return min(self.hardware.micro_batch_size, self.schedule.batch_size, blocks)
 
     @property
     def eval_batch_size(self) -> int:
@@ -180,19 +183,23 @@ def _backward(job: Job, model: DecisionModel, recorder: Recorder) -> None:
 
 
 def flops_per_sample(job: Job) -> float:
-    """Floating point operations of training on a question of average size, forward and backward.
+    """Floating point operations of training on a question of average size, forward and backward."""
+    return flops_per_block(job, job.typical_block) / job.typical_block.questions
+
+
+def flops_per_block(job: Job, block: BlockShape) -> int:
+    """Of training on a block, forward and backward.
 
     A multiplication and an addition count as two; only matrix products are counted.
     """
-    model, block = job.model().train(), job.typical_block
+    model = job.model().train()
     counter = FlopCounterMode(display=False, custom_mapping=_PRODUCTS)
     # Attention in plain products, which the counter knows.
-    with recording(recorder := Recorder(), fused_attention=False), counter:
+    with recording(Recorder(), fused_attention=False), counter:
         batch = empty_batch(block, 1, job.encoder, _META)
         output = model(batch, empty_noise(batch))
         compute_loss(job.objective, output, batch, 1).total.backward()
-    del recorder
-    return counter.get_total_flops() / block.questions
+    return counter.get_total_flops()
 
 
 def _grouped_mm_flops(a: torch.Size, b: torch.Size, *_: object, **__: object) -> int:
