@@ -73,6 +73,10 @@ class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
 
 
+class PlanError(ArbiterError):
+    """A run would not fit into the memory that it may take."""
+
+
 class ProcessLost(RunInterrupted):
     """Another process of a run died or hangs; the run can be gone on with."""
 

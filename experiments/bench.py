@@ -1,6 +1,6 @@
 """Speed as ratios against plain reference implementations, in one process.
 
-    python -m experiments.bench [group=moe|attention|batch|codec|foils|store|encoding]
+    python -m experiments.bench [group=moe|attention|batch|codec|foils|store|encoding|cuda]
 
 Each pair is checked to agree first, then timed in turn; a row shows medians and their ratio.
 """
@@ -37,7 +37,8 @@ from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 from arbiter.model.moe import MixtureOfExperts, MoEConfig
 from arbiter.sample import Sample
 from experiments.app import run_app
-from experiments.bench_store import bench_encoding, bench_store
+from experiments.bench_cuda import bench_cuda
+from experiments.bench_store import bench_encoding, bench_store, say
 from experiments.schema import BenchConfig
 
 
@@ -250,6 +251,10 @@ def print_pairs(pairs: Iterator[Pair], repeats: int) -> None:
 def main(composed: DictConfig) -> None:
     """Print what was asked for."""
     config: BenchConfig = instantiate(composed)
+    if config.group == "cuda":
+        for line in bench_cuda(config):
+            say(line)
+        return None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if config.group == "store":

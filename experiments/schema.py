@@ -30,8 +30,7 @@ from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.muon import MuonConfig
 from arbiter.training.objective import ObjectiveConfig
-from arbiter.training.optimizers import AdamWConfig
-from arbiter.training.plain_adamw import DirectMLAdamWConfig
+from arbiter.training.optimizers import AdamWConfig, DirectMLAdamWConfig
 from arbiter.training.schedules import ScheduleConfig
 
 
@@ -75,6 +74,15 @@ class TrainConfig:
         CalibrationConfig(), help="Probabilities, sets, early exit, escalation."
     )
     hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+
+
+@dataclass
+class PlanConfig(TrainConfig):
+    """`python -m experiments.plan`: a run's configuration, and how it is looked at."""
+
+    probe_seconds: float = option(
+        30.0, help="Time spent on timing steps, where the device is here; 0 for none.", low=0
+    )
 
 
 @dataclass
@@ -218,8 +226,18 @@ class BenchConfig:
 
     group: str = option(
         "all",
-        help="What is timed; store and encoding only when named.",
-        choices=("all", "moe", "attention", "batch", "codec", "foils", "store", "encoding"),
+        help="What is timed; store, encoding and cuda only when named.",
+        choices=(
+            "all",
+            "moe",
+            "attention",
+            "batch",
+            "codec",
+            "foils",
+            "store",
+            "encoding",
+            "cuda",
+        ),
     )
     repeats: int = option(9, help="Timed runs of each; the median counts.", low=1)
     stored_images: int = option(
@@ -229,8 +247,13 @@ class BenchConfig:
     encoded_images: int = option(
         64, help="group=encoding: pictures of 640 x 480 pixels to encode.", low=1
     )
-    encoder: Any = option(help="group=encoding: frozen perception.")
-    hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding: device, threads.")
+    steps: int = option(20, help="group=cuda: steps in each precision.", low=3)
+    encoder: Any = option(help="group=encoding, cuda: frozen perception.")
+    hardware: HardwareConfig = option(HardwareConfig(), help="group=encoding, cuda: device, sizes.")
+    architecture: ArchitectureConfig = option(ArchitectureConfig(), help="group=cuda: the model.")
+    objective: ObjectiveConfig = option(ObjectiveConfig(), help="group=cuda: losses.")
+    optimizer: Any = option(help="group=cuda: the optimizer.")
+    schedule: ScheduleConfig = option(ScheduleConfig(), help="group=cuda: the effective batch.")
 
 
 SOURCES: dict[str, type] = {
@@ -250,6 +273,7 @@ def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
+    store.store(name="plan_schema", node=PlanConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="report_schema", node=ReportConfig)
     store.store(name="evaluate_schema", node=EvaluateConfig)

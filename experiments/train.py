@@ -18,8 +18,9 @@ from arbiter.calibration.calibration import calibrate, describe_calibration
 from arbiter.calibration.deployed import UNCALIBRATED, Deployed
 from arbiter.config import build, instantiate
 from arbiter.console import console
-from arbiter.datasets.mix import load_mix
-from arbiter.encoders.base import Compute
+from arbiter.datasets.mix import Mix, load_mix
+from arbiter.datasets.shapes import measure as measure_samples
+from arbiter.encoders.base import Compute, Encoder
 from arbiter.evaluation.data_record import write_record
 from arbiter.evaluation.document import document, write_document
 from arbiter.evaluation.figures import summary_figures
@@ -31,14 +32,18 @@ from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import attach_foils, bank_texts
-from arbiter.hardware.device import batches_ahead, resolve_device
+from arbiter.hardware.device import AUTO, batches_ahead, device_kind, resolve_device
 from arbiter.hardware.distributed import ranks
+from arbiter.hardware.kernels import attention_kernel, compile_layers
 from arbiter.hardware.telemetry import describe
 from arbiter.model.bank import travelling_bank
 from arbiter.model.card import model_card
 from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
 from arbiter.model.files import save_model
 from arbiter.model.predict import Running
+from arbiter.planning.plan import plan_run, require_fit
+from arbiter.planning.table import short_lines
+from arbiter.planning.workload import Job
 from arbiter.provenance import git_revision, versions
 from arbiter.report import choose_gallery, write_gallery, write_report
 from arbiter.seeds import derive_seed
@@ -91,6 +96,7 @@ def train(
     Of several processes, all do what comes before the calibration, and the first one the rest.
     """
     device = resolve_device(config.hardware.device)
+    kernel = attention_kernel(config.hardware.attention_kernel, device)
     # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
     # sees fit, and another number of threads is another rounding.
     torch.set_num_threads(config.hardware.num_threads or torch.get_num_threads())
@@ -111,6 +117,7 @@ def train(
     perception = encoder.describe()
     if perception["random_weights"]:
         log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
+    config.hardware.micro_batch_size = fit_memory(config, samples, encoder, device, state)
     hardware, foils = config.hardware, config.objective.foils
     further = bank_texts(foils, samples["train"]) if foils.weight else []
     with BuildProgress() as progress:
@@ -121,6 +128,7 @@ def train(
         data = index_samples(samples, store, encoder.spec, further)
     if foils.weight:
         data["train"] = attach_foils(foils, further, data["train"], store)
+    encoder.release()
     kinds = sorted(data["train"].tables)
     fingerprint = store.fingerprint(kinds)
 
@@ -129,6 +137,8 @@ def train(
     inputs = inputs_for(samples["train"], encoder.spec)
     dispatch = config.hardware.moe_dispatch
     model = DecisionModel(config.architecture, encoder.spec, inputs, dispatch).to(device)
+    if hardware.compile:
+        compile_layers(model.layers, device)
     parameters = {**count_parameters(model), "frozen": encoder.num_parameters}
     log.info("model: %s trainable parameters, reads %s", f"{parameters['trainable']:,}", inputs)
 
@@ -159,7 +169,8 @@ def train(
     else:
         trainer.restore(state, run)
         log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
-    best = trainer.fit(run, interruption)
+    with kernel:
+        best = trainer.fit(run, interruption)
     ranks().close()
     if not ranks().first:
         return best.accuracy
@@ -219,6 +230,27 @@ def train(
     for line in verify(run.model, encoder, store.root, device, samples["test"]):
         log.info("%s", line)
     return best.accuracy
+
+
+def fit_memory(
+    config: TrainConfig, samples: Mix, encoder: Encoder, device: torch.device, state: State | None
+) -> int:
+    """Plan the run's memory before anything takes long; the micro-batch size to train with.
+
+    Raises:
+        PlanError: the run would not fit, and budgets are enforced.
+    """
+    kind = device_kind(config.hardware.device)
+    job = Job.of(config, encoder, measure_samples(samples), kind)
+    if config.hardware.micro_batch_size == AUTO and state is not None:
+        # Another size is another rounding; the run goes on with the one it had.
+        job = job.with_hardware(micro_batch_size=state.values["micro_batch_size"])
+    plan = plan_run(job, device, ranks().size)
+    for line in short_lines(plan):
+        log.info("%s", line)
+    if config.hardware.enforce_budget:
+        require_fit(plan)
+    return ranks().share(plan.job.micro_batch_size)
 
 
 def prepare(arguments: list[str]) -> list[str]:

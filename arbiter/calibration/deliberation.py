@@ -110,7 +110,7 @@ def deliberate(
         stability[rows] = held_BQT.mean(dim=-1).cpu()[batch.question_mask]
         return (mask_logits(mean_BQK, batch.candidate_mask.to(mean_BQK.device)),)
 
-    (logits,), mask = collect(dataset, batches(dataset, smaller), score)
+    (logits,), mask = collect(dataset, batches(model, dataset, smaller), score)
     return Deliberated(logits, mask, stability.numpy(), collision.numpy())
 
 

@@ -84,6 +84,7 @@ class FeatureTable:
     Attributes:
         rows: content key -> row.
         streams: readers by stream name.
+        ids: int64 [rows], a number for each content that depends on the content alone.
 
     Args:
         specs: the streams.
@@ -105,6 +106,10 @@ class FeatureTable:
         # Not a method of the table: readers that refer to the table would keep it, and all that it
         # holds, until the collector of cycles comes round.
         touched = _Touched(release)
+        # The first bytes of a sha256.
+        heads = [shard["keys"].contiguous().view(torch.uint8)[:, :8] for shard in shards]
+        whole = torch.cat(heads) if heads else torch.zeros(0, 8, dtype=torch.uint8)
+        self.ids = whole.contiguous().view(torch.int64).squeeze(1)
         self.streams = {
             name: StreamReader(name, spec, shards, codecs.get(name), touched)
             for name, spec in specs.items()

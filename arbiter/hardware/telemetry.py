@@ -138,3 +138,11 @@ def _read(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what it was given, so that a clock may be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -18,6 +18,7 @@ from arbiter.config import option
 from arbiter.encoders.base import FeatureSpec
 from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
+from arbiter.model.dropout import DropoutAddresses
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
 from arbiter.model.latents import MediaLatents
@@ -28,7 +29,7 @@ from arbiter.sample import Modality, Sample
 CONTEXT = "context"
 _QUESTION = "question"
 PATCHES = "patches"
-_MODALITY_OF = {
+MODALITY_OF = {
     "image": Modality.IMAGE,
     PATCHES: Modality.IMAGE,
     "video": Modality.VIDEO,
@@ -101,8 +102,12 @@ class Fused:
 
 def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
     """The inputs that a model of these samples needs, in the model's order."""
-    present = frozenset().union(*(sample.modalities for sample in samples))
-    kinds = [kind for kind in media_specs(spec) if _MODALITY_OF[kind] in present]
+    return inputs_of(frozenset().union(*(sample.modalities for sample in samples)), spec)
+
+
+def inputs_of(present: frozenset[Modality], spec: FeatureSpec) -> tuple[str, ...]:
+    """The inputs that a model of these modalities needs, in the model's order."""
+    kinds = [kind for kind in media_specs(spec) if MODALITY_OF[kind] in present]
     return (*([CONTEXT] if Modality.CONTEXT in present else []), *kinds)
 
 
@@ -165,14 +170,21 @@ class DecisionModel(nn.Module):
         pooled = {kind: s.dim for kind, s in kinds.items() if kind != PATCHES}
         self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
-    def forward(self, batch: DecisionBatch) -> DecisionOutput:
-        """Score every candidate of every question. Media the model has no input for is ignored."""
-        fused = self.fuse(batch)
+    def forward(
+        self, batch: DecisionBatch, dropout: DropoutAddresses | None = None
+    ) -> DecisionOutput:
+        """Score every candidate of every question. Media the model has no input for is ignored.
+
+        Args:
+            batch: on the model's device.
+            dropout: addresses, in training; without them nothing is dropped.
+        """
+        fused = self.fuse(batch, dropout=dropout)
         # Foils are scored as if they were further candidates.
         scored = batch.candidates
         if batch.foils is not None:
             scored = torch.cat([batch.candidates, batch.foils], dim=-1)
-        scores = self.score(fused, batch.texts, scored)
+        scores = self.score(fused, batch.texts, scored, dropout)
         candidates = batch.candidates.shape[-1]
         logits, foil_logits = scores, None
         if batch.foils is not None:
@@ -197,27 +209,40 @@ class DecisionModel(nn.Module):
         scores = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return mask_logits(scores, batch.candidate_mask)
 
-    def fuse(self, batch: DecisionBatch, noise: Noise | None = None) -> Fused:
+    def fuse(
+        self,
+        batch: DecisionBatch,
+        noise: Noise | None = None,
+        dropout: DropoutAddresses | None = None,
+    ) -> Fused:
         """What each question comes to, read with its context and media.
 
         Args:
             noise: disturbs the questions' own tokens; the media of a block is computed once.
+            dropout: addresses, in training.
         """
         question_BQD, context_BQD = self._texts(batch)
         media = self._known(batch)
         own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
         media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
-        decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise)
+        rows = None if dropout is None else self._rows(dropout, batch, media)
+        decision_BQH, routing = self._fuse(
+            media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, dropout, rows
+        )
         if noise is not None:
             decision_BQH = decision_BQH * noise.decision_BQH
         image_BD = _mean(media["image"]) if "image" in media else None
         return Fused(decision_BQH, image_BD, routing)
 
     def score(
-        self, fused: Fused, texts_UD: torch.Tensor, candidates_BQK: torch.Tensor
+        self,
+        fused: Fused,
+        texts_UD: torch.Tensor,
+        candidates_BQK: torch.Tensor,
+        dropout: DropoutAddresses | None = None,
     ) -> torch.Tensor:
         """The decision head's scores, float32 [B, Q, K], of any texts."""
-        return self.head(fused.decision_BQH, texts_UD, candidates_BQK, fused.image_BD)
+        return self.head(fused.decision_BQH, texts_UD, candidates_BQK, fused.image_BD, dropout)
 
     def _texts(self, batch: DecisionBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Features of questions and contexts [B, Q, D]; contexts are None without that input."""
@@ -282,6 +307,23 @@ class DecisionModel(nn.Module):
             masks.append(tokens.mask)
         return torch.cat(parts, dim=1), torch.cat(masks, dim=1)
 
+    def _rows(
+        self, dropout: DropoutAddresses, batch: DecisionBatch, media: dict[str, MediaTokens]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Addresses of the media tokens [B, S, 2] and of the own tokens [B, Q, L, 2].
+
+        They count within each kind of token, as padding moves the places of the kinds after it.
+        """
+        names = [name for name in self.text_token_type if name in batch.text_tokens]
+        own = [dropout.tokens(dropout.question, "own", 2 if self.embed_context is None else 3)]
+        own += [
+            dropout.tokens(dropout.question, name, batch.text_tokens[name].tokens.mask.shape[1])
+            for name in names
+        ]
+        block = dropout.block
+        seen = [dropout.tokens(block, kind, t.mask.shape[1]) for kind, t in media.items()]
+        return torch.cat([block[:, None][:, :0], *seen], dim=1), torch.cat(own, dim=2)
+
     def _flat_position(self, kind: str, tokens: MediaTokens) -> torch.Tensor:
         """Row-major index into the position table; beyond its end, the last place of an axis."""
         index = torch.zeros_like(tokens.positions[..., 0])
@@ -290,12 +332,20 @@ class DecisionModel(nn.Module):
         return index
 
     def _fuse(
-        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise
+        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, dropout, rows
     ) -> tuple[torch.Tensor, list[RoutingStats]]:
         """Run the layers; the decision tokens [B, Q, H] and the routers' statistics."""
         B, Q = own_BQLH.shape[:2]
         if self.latents is not None and media_BSH.shape[1]:
-            media_BSH, media_mask_BS = self.latents(media_BSH, media_mask_BS)
+            addresses = (None, None)
+            if dropout is not None:
+                count = len(self.latents.latents_PH)
+                addresses = (
+                    dropout.tokens(dropout.block, "latents", count),
+                    self._channels(dropout, "latents"),
+                )
+                rows = (addresses[0], rows[1])
+            media_BSH, media_mask_BS = self.latents(media_BSH, media_mask_BS, *addresses)
         if self.config.attention == "full":
             # Each question takes its own copy of the media: B * Q blocks of one question.
             media_BSH = media_BSH.repeat_interleave(Q, dim=0)
@@ -305,16 +355,24 @@ class DecisionModel(nn.Module):
             own_BQLH = own_BQLH.flatten(0, 1)[:, None]
             own_mask_BQL = own_mask_BQL.flatten(0, 1)[:, None]
             noise = None if noise is None else noise.one_question_a_block()
+            if rows is not None:
+                rows = (rows[0].repeat_interleave(Q, dim=0), rows[1].flatten(0, 1)[:, None])
         routing = []
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
+            channels = None if dropout is None else self._channels(dropout, f"layer {number}")
             media_BSH, own_BQLH, stats = layer(
                 media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last,
-                None if noise is None else noise.layer(number),
+                None if noise is None else noise.layer(number), rows, channels,
             )  # fmt: skip
             if stats is not None:
                 routing.append(RoutingStats(_block_mean(stats.probabilities, B), stats.load))
         return self.norm(own_BQLH[:, :, 0]).view(B, Q, -1), routing
+
+    def _channels(self, dropout: DropoutAddresses, site: str) -> torch.Tensor:
+        """Of the two dropouts of a layer: [2, 2, H]."""
+        width = self.config.hidden_dim
+        return torch.stack([dropout.channels(f"{site}/{i}", width) for i in range(2)])
 
 
 def _embedding(*shape: int) -> nn.Parameter:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arbiter.model.dropout import Dropout
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
 from arbiter.model.noise import LayerNoise
 
@@ -41,7 +42,7 @@ class FusionLayer(nn.Module):
         self.out = nn.Linear(hidden_dim, hidden_dim)
         self.moe_norm = nn.LayerNorm(hidden_dim)
         self.moe = MixtureOfExperts(hidden_dim, moe, dispatch)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -51,11 +52,15 @@ class FusionLayer(nn.Module):
         own_mask_BQL: torch.Tensor,
         last: bool,
         noise: LayerNoise | None = None,
+        rows: tuple[torch.Tensor, torch.Tensor] | None = None,
+        channels: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, RoutingStats | None]:
         """One layer. With `last`, only decision tokens are computed and returned.
 
         Args:
             noise: acts on the questions' own tokens; media stay as they are.
+            rows: for dropout, addresses of media [B, S, 2] and own tokens [B, Q, L, 2], or None.
+            channels: addresses of the channels [2, 2, H], or None.
 
         Returns:
             media [B, S, H] (S = 0 with `last`), own [B, Q, L, H] (L = 1 with `last`), statistics.
@@ -68,13 +73,18 @@ class FusionLayer(nn.Module):
         read = torch.cat([read_media, read_own.flatten(1, 2)], dim=1)
         mask_BT = torch.cat([media_mask_BS[:, :S], own_mask_BQL[:, :, :L].reshape(B, Q * L)], dim=1)
 
+        first = second = rows_BT2 = None
+        if rows is not None:
+            rows_BT2 = torch.cat([rows[0][:, :S], rows[1][:, :, :L].reshape(B, Q * L, 2)], dim=1)
+            first, second = channels
+
         normed = self.attention_norm(read)
         # Without `last`, the readers are the read; do not normalise twice.
         query = self.query(self.attention_norm(x_BTH) if last else normed)
         key, value = self.key_value(normed).chunk(2, dim=-1)
         attend = self._attend_prefix if self.prefix else self._attend_full
         attended = attend(*map(self._split, (query, key, value)), S, media_mask_BS, own_mask_BQL)
-        attended = self.dropout(self.out(attended.transpose(1, 2).flatten(2)))
+        attended = self.dropout(self.out(attended.transpose(1, 2).flatten(2)), rows_BT2, first)
         router_noise = None
         if noise is not None:
             attended = attended * _on_own(noise.attention_BQH, S, L, 1.0)
@@ -82,7 +92,7 @@ class FusionLayer(nn.Module):
         x_BTH = x_BTH + attended
 
         y_BTH, stats = self.moe(self.moe_norm(x_BTH), mask_BT, router_noise)
-        y_BTH = self.dropout(y_BTH)
+        y_BTH = self.dropout(y_BTH, rows_BT2, second)
         if noise is not None:
             y_BTH = y_BTH * _on_own(noise.experts_BQH, S, L, 1.0)
         x_BTH = x_BTH + y_BTH

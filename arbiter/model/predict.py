@@ -13,7 +13,7 @@ from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
 from arbiter.hardware.distributed import ALONE, Ranks
-from arbiter.model.decision_model import DecisionModel
+from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 
 _QUESTIONS_PER_BLOCK = 16
 
@@ -40,6 +40,14 @@ class Predictions:
         return softmax(self.logits, self.mask)
 
 
+def questions_per_block(config: ArchitectureConfig) -> int:
+    """Questions that are asked together about one media set.
+
+    With full attention each takes its own copy of the media, so that nothing is saved by it.
+    """
+    return 1 if config.attention == "full" else _QUESTIONS_PER_BLOCK
+
+
 def softmax(logits: np.ndarray, mask: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     """Softmax over real candidates in float64, [N, K]; exactly 0 where padded."""
     shifted = np.where(mask, logits.astype(np.float64) / temperature, -np.inf)
@@ -64,6 +72,7 @@ class Running:
 
 
 def batches(
+    model: DecisionModel,
     dataset: FeatureDataset,
     running: Running,
     with_media: bool = True,
@@ -71,7 +80,9 @@ def batches(
     ranks: Ranks = ALONE,
 ) -> Iterator[DecisionBatch]:
     """All samples in batches, or this process's share of them; see `assemble` for `detail`."""
-    blocks = ranks.deal(blocks_of(dataset, _QUESTIONS_PER_BLOCK).split(running.batch_size))
+    blocks = ranks.deal(
+        blocks_of(dataset, questions_per_block(model.config)).split(running.batch_size)
+    )
     parts = (assemble(dataset, part, detail) for part in blocks)
     for batch in prefetch(parts, running.ahead):
         yield batch if with_media else batch.without_media()
@@ -119,7 +130,7 @@ def predict_draft(
     """
     (logits,), mask = collect(
         dataset,
-        batches(dataset, running, with_media, detail=False),
+        batches(model, dataset, running, with_media, detail=False),
         lambda batch: (model.draft_logits(batch.to(running.device)),),
     )
     return logits, mask
@@ -135,7 +146,7 @@ def predict_full(
     """
     (logits,), mask = collect(
         dataset,
-        batches(dataset, running, with_media),
+        batches(model, dataset, running, with_media),
         lambda batch: (model.decision_logits(batch.to(running.device)),),
     )
     return logits, mask
@@ -168,7 +179,7 @@ def predict(
         return output.logits, output.draft_logits
 
     running = Running(device, batch_size, ahead)
-    parts = batches(dataset, running, with_media, ranks=ranks)
+    parts = batches(model, dataset, running, with_media, ranks=ranks)
     (logits, draft_logits), mask = collect(dataset, parts, score, count=2, ranks=ranks)
     if was_training:
         model.train()

@@ -6,6 +6,7 @@ part of a resume state. A run that is stopped anywhere and gone on with is the s
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
@@ -21,7 +22,9 @@ from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import autocast, batches_ahead
 from arbiter.hardware.distributed import ALONE, Ranks
+from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory, release_cached
 from arbiter.model.decision_model import DecisionModel
+from arbiter.model.dropout import DropoutAddresses
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
@@ -39,6 +42,8 @@ from arbiter.training.settings import Settings
 from arbiter.training.steps import MicroBatch, micro_batches
 from arbiter.training.totals import Totals
 from arbiter.training.validation import validate
+
+log = logging.getLogger(__name__)
 
 _PREFLIGHT_BLOCKS = 4
 
@@ -76,6 +81,7 @@ class Trainer:
         self.steps_per_epoch = math.ceil(blocks / self.schedule.batch_size)
         self.total_steps = self.steps_per_epoch * self.schedule.epochs
         self.step = 0
+        self._micro_batch_size = self._smallest(self.hardware.micro_batch_size)
         self.selection = Selection(self.schedule.swa.start_epoch)
         self._epoch_totals, self._window = Totals(), Totals()
         self.guard = Guard(settings.guards)
@@ -91,6 +97,10 @@ class Trainer:
         return time.monotonic() - self._started
 
     # ------------------------------------------------------------ the run
+
+    def _smallest(self, micro_batch_size: int) -> int:
+        """Blocks of a forward pass: no more than leave every process something to do."""
+        return min(micro_batch_size, math.ceil(self.schedule.batch_size / self.ranks.size))
 
     @property
     def _epoch_is_open(self) -> bool:
@@ -113,7 +123,14 @@ class Trainer:
         )  # fmt: skip
         with saving, ProgressBar(title, self.total_steps) as bar:
             while self.step < self.total_steps or self._epoch_is_open:
-                self._train_epoch(run, saving, bar)
+                try:
+                    self._train_epoch(run, saving, bar)
+                except OutOfMemory as error:
+                    problem = str(error)
+                else:
+                    continue
+                # Outside, because the error holds on to everything that the step had in memory.
+                self._halve(problem)
         if self.selection.average.snapshots:
             self.model.load_state_dict(self.selection.average.mean)
             self.selection.consider_average(self.schedule.epochs, self._validate())
@@ -121,10 +138,36 @@ class Trainer:
         self.model.load_state_dict(best.weights)
         return best
 
+    def _halve(self, problem: str) -> None:
+        """Have the step that ran out of memory done again, in smaller parts.
+
+        Raises:
+            RunError: there is nothing smaller, or other processes count on this size.
+        """
+        smaller = -(-self._micro_batch_size // 2)
+        if self._micro_batch_size == 1 or self.ranks.size > 1:
+            raise RunError(
+                f"training: out of memory at step {self.step + 1} with micro-batches of "
+                f"{self._micro_batch_size} ({problem}); lower hardware.micro_batch_size, or take "
+                "a smaller model"
+            )
+        log.warning(
+            "out of memory at step %d with micro-batches of %d; going on with %d (%s)",
+            self.step + 1, self._micro_batch_size, smaller, problem,
+        )  # fmt: skip
+        self._micro_batch_size = smaller
+        self.optimizer.zero_grad(set_to_none=True)
+        for layer in self.model.layers:
+            layer.moe.choices.zero_()
+        release_cached(self.device)
+
     def _preflight(self) -> None:
         """Check a device's gradients before the first step that this process does on it."""
         if self.hardware.preflight and self.device.type != "cpu" and self.step < self.total_steps:
-            blocks = epoch_blocks(self.train, 2, self.seed, 1)[:_PREFLIGHT_BLOCKS]
+            # No larger than a micro-batch, which is what memory was planned for.
+            questions = min(2, self.schedule.questions_per_block)
+            count = min(_PREFLIGHT_BLOCKS, self._micro_batch_size)
+            blocks = epoch_blocks(self.train, questions, self.seed, 1)[:count]
             batch = assemble(self.train, blocks)
             check_gradients(self.model, batch, self.settings.objective, self.device)
 
@@ -166,6 +209,7 @@ class Trainer:
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
             "foils": self._foils_digest,
+            "micro_batch_size": self._micro_batch_size,
         }
         state = State(tensors, values)
         self.selection.save(state)
@@ -188,7 +232,9 @@ class Trainer:
         for micro in prefetch(work, batches_ahead(self.hardware, self.device)):
             waited = time.perf_counter() - waiting_since
             if micro.batch is not None:
-                figures.add(*self._backward(micro), waited)
+                with noticing_out_of_memory():
+                    added = self._backward(micro)
+                figures.add(*added, waited)
             if micro.last:
                 sum_step(self.model, figures, self.ranks)
                 lr, grad_norm = self._update(micro, figures.terms["cross_entropy"])
@@ -216,11 +262,11 @@ class Trainer:
 
     def _backward(self, micro: MicroBatch) -> tuple[dict[str, float], int, int]:
         """Accumulate one micro-batch's gradient; its loss terms, questions and right answers."""
-        # Dropout is addressed by step, so that a resumed run draws the same numbers.
-        torch.manual_seed(derive_seed(self.seed, "dropout", micro.step, micro.index))
-        batch = micro.batch.to(self.device)
+        # Addressed by step and sample: neither a resume nor another micro-batch draws others.
+        dropout = DropoutAddresses.of(micro.batch, derive_seed(self.seed, "dropout", micro.step))
+        dropout, batch = dropout.to(self.device), micro.batch.to(self.device)
         with autocast(self.device, self.hardware.precision):
-            output = self.model(batch)
+            output = self.model(batch, dropout)
         loss = compute_loss(self.settings.objective, output, batch, micro.step_questions)
         loss.total.backward()
         right = (output.logits.argmax(-1) == batch.answer) & batch.question_mask

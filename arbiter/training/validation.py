@@ -10,6 +10,7 @@ from arbiter.errors import RunError
 from arbiter.features.dataset import FeatureDataset
 from arbiter.hardware.device import HardwareConfig, batches_ahead
 from arbiter.hardware.distributed import Ranks
+from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import Predictions, predict
 
@@ -29,10 +30,18 @@ def validate(
         ranks: the processes that share the work; all get all figures.
 
     Raises:
-        RunError: they are not.
+        RunError: they are not, or there is not enough memory.
     """
     ahead = batches_ahead(hardware, device)
-    predictions = predict(model, dataset, hardware.eval_batch_size, device, ahead, ranks=ranks)
+    size = hardware.eval_batch_size
+    try:
+        with noticing_out_of_memory():
+            predictions = predict(model, dataset, size, device, ahead, ranks=ranks)
+    except OutOfMemory as error:
+        raise RunError(
+            f"validation: out of memory with batches of {size} ({error}); go on with "
+            f"resume=<this run> hardware.eval_batch_size={max(1, size // 4)}"
+        ) from None
     if not np.isfinite(predictions.logits).all():
         raise RunError(f"training: the model's scores are not finite {remedy}")
     return validation_figures(predictions, dataset)

@@ -84,9 +84,9 @@ def test_questions_that_exit_are_not_fused(model, dataset, encoder, gate, monkey
     fused = []
     original = model.fuse
 
-    def counting(batch, noise=None):
+    def counting(batch, **options):
         fused.append(int(batch.question_mask.sum()))
-        return original(batch, noise)
+        return original(batch, **options)
 
     monkeypatch.setattr(model, "fuse", counting)
     outcome = engine.run(dataset, GATED)
