@@ -2,10 +2,10 @@
 
 A gate opens for a sample whose draft probabilities have a large enough margin, a low enough entropy
 and a high enough confidence. The gates that are tried form one fixed sequence, from strict to
-loose: `1 - 0.55 s <= margin`, `entropy <= 0.40 s`, `1 - 0.35 s <= confidence`, at 16 values of s, a
-factor of sqrt(2) apart, up to 1.8, where the margin asks for next to nothing. At s = 1 they are the
-thresholds 0.45, 0.40 and 0.65. The sequence does not depend on the data, so a sequential test
-corrects for the search (`exact.fallback_test`).
+loose: `margin >= 1 - 0.55 s`, `entropy <= 0.40 s`, `confidence >= 1 - 0.35 s`, where s is
+1.8 (i / 32)^2 for i = 1 to 32. The last asks for next to nothing; s = 1 would be 0.45, 0.40 and
+0.65, thresholds that have been in use. The sequence does not depend on the data, so a sequential
+test corrects for the search (`exact.fallback_test`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arbiter.calibration.exact import fallback_test, p_values, upper_bound
 from arbiter.calibration.metrics import entropy
 from arbiter.config import option
 
-_LOOSEST, _GATES = 1.8, 16
+_LOOSEST, _GATES = 1.8, 32
 
 
 @dataclass
@@ -89,7 +89,7 @@ class GateFit:
 
 def gates() -> list[Gate]:
     """The gates that are tried, from the strictest to the loosest; each opens for more samples."""
-    steps = _LOOSEST * 2.0 ** (-np.arange(_GATES)[::-1] / 2)
+    steps = _LOOSEST * (np.arange(1, _GATES + 1) / _GATES) ** 2
     return [Gate(*map(float, (1 - 0.55 * s, 0.40 * s, 1 - 0.35 * s))) for s in steps]
 
 

@@ -29,7 +29,9 @@ def write_plot(report: dict, path: Path) -> None:
     FigureCanvasSVG(figure)
     axes = figure.subplots(2, 2)
     overall = report["overall"]
-    figure.suptitle(f"{report['dataset']}, {report['split']}: {overall['n']:,} samples")
+    # Names come from data: a dollar sign in one is no formula.
+    title = f"{report['dataset']}, {report['split']}: {overall['n']:,} samples"
+    figure.suptitle(title, parse_math=False)
     _accuracy(axes[0, 0], report)
     _reliability(axes[0, 1], overall)
     _risk(axes[1, 0], overall)
@@ -49,7 +51,9 @@ def _accuracy(axis, report: dict) -> None:
                 axis.plot(part[key], place, "|", ms=14, mew=2, color=color,
                           label=None if place else label)  # fmt: skip
     axis.set(title="accuracy and baselines, 95% intervals", xlim=(0, 1.02))
-    axis.set_yticks(range(len(parts)), [name for name, _ in parts], fontsize="small")
+    axis.set_yticks(
+        range(len(parts)), [name for name, _ in parts], fontsize="small", parse_math=False
+    )
     axis.grid(axis="x", alpha=0.25)
     axis.legend(frameon=False, fontsize="x-small", loc="best")
 

@@ -29,7 +29,8 @@ def tables(report: dict) -> list[Table]:
 
 def as_lines(shown: Sequence[Table]) -> list[str]:
     """Tables as plain lines, for a log."""
-    console = Console(file=io.StringIO(), width=_WIDTH, no_color=True)
+    # Names come from data: a bracket in one is no markup.
+    console = Console(file=io.StringIO(), width=_WIDTH, no_color=True, markup=False, emoji=False)
     for table in shown:
         console.print(table)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]

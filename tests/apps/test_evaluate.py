@@ -1,6 +1,7 @@
 """`python -m experiments.evaluate` on a run of a few hundred samples."""
 
 import json
+import runpy
 import shutil
 
 import pytest
@@ -10,7 +11,6 @@ from omegaconf import open_dict
 
 from experiments import schema
 from experiments.app import CONF
-from experiments.evaluate import main
 from tests.conftest import draw_square, run_app
 
 
@@ -40,7 +40,8 @@ def evaluate_here(smoke_run, capsys):
         HydraConfig.instance().set_config(composed)
         with open_dict(composed):
             del composed["hydra"]
-        main(composed)
+        # Not imported, for `mistake` runs the module as a program.
+        runpy.run_module("experiments.evaluate")["main"](composed)
         report = json.loads((run / "evaluation" / f"{name}.json").read_text())
         return report, capsys.readouterr().out
 

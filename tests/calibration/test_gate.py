@@ -43,16 +43,16 @@ def test_the_loosest_is_taken_where_nothing_differs():
 def test_it_stays_shut_and_says_why():
     few = fit_gate(drafts(np.full(50, 0.99)), np.zeros(50, bool), CONFIG)
     assert few.gate is None and few.exits == 0
-    # 286 = log(0.05 / 16) / log(0.98), rounded up.
-    assert "50 of 50 samples could exit; 286 are needed" in few.reason
+    # 320 = log(0.05 / 32) / log(0.98), rounded up.
+    assert "50 of 50 samples could exit; 320 are needed" in few.reason
     wrong = fit_gate(drafts(np.full(900, 0.99)), np.arange(900) % 10 == 0, CONFIG)
     assert wrong.gate is None
     assert "no gate kept disagreement within 0.02" in wrong.reason
 
 
 def test_just_enough_samples_open_it():
-    assert fit_gate(drafts(np.full(286, 0.99)), np.zeros(286, bool), CONFIG).gate is not None
-    assert fit_gate(drafts(np.full(285, 0.99)), np.zeros(285, bool), CONFIG).gate is None
+    assert fit_gate(drafts(np.full(320, 0.99)), np.zeros(320, bool), CONFIG).gate is not None
+    assert fit_gate(drafts(np.full(319, 0.99)), np.zeros(319, bool), CONFIG).gate is None
 
 
 def share_over_the_limit(rate, trials: int = 250, n: int = 1500) -> tuple[float, float]:

@@ -1,4 +1,6 @@
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from PIL import Image
 from arbiter.calibration.deployed import GATED
 from arbiter.calibration.exact import coverage_interval
 from arbiter.evaluation.figures import Evidence, evaluate, named_parts, summary_figures
+from arbiter.evaluation.plots import write_plot
 from arbiter.evaluation.sets import DeployedSets
 from arbiter.evaluation.table import as_lines, tables
 from arbiter.sample import Sample
@@ -189,3 +192,12 @@ def test_what_summaries_and_tables_take_from_it(evidence):
     lines = as_lines(tables(report))
     for name in names:
         assert any(line.startswith(f"{name} ") and "%" in line for line in lines)
+
+
+def test_names_from_data_are_shown_as_they_are(evidence, tmp_path):
+    named = [replace(s, source=r"[/a] $\x$ :+1: <&") for s in evidence.samples]
+    report = evaluate(replace(evidence, samples=named))
+    assert any(line.startswith(r"[/a] $\x$ :+1: <& ") for line in as_lines(tables(report)))
+    path = tmp_path / "plot.svg"
+    write_plot({**report, "dataset": "$\\y", "split": "test"}, path)
+    ElementTree.parse(path)
