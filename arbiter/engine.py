@@ -28,7 +28,7 @@ from arbiter.inputs import (
     VideoInput,
     check_modalities,
     read_audio,
-    read_image,
+    read_images,
     read_sample,
     read_video,
 )
@@ -245,7 +245,7 @@ class Arbiter:
             question=question,
             candidates=candidates if isinstance(candidates, str) else tuple(candidates),
             context=context,
-            images=tuple(map(read_image, [*([] if image is None else [image]), *images])),
+            images=read_images(image, images),
             video=read_video(video, self.max_frames),
             audio=None if audio is None else read_audio(audio),
             source=source,
