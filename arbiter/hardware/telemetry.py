@@ -7,6 +7,8 @@ import platform
 import psutil
 import torch
 
+from arbiter.hardware.distributed import ranks
+
 
 def rss_mb() -> float:
     """Resident memory of this process in MB (10^6 bytes)."""
@@ -21,7 +23,7 @@ def vram_mb(device: torch.device) -> float | None:
 
 
 def describe(device: torch.device) -> dict:
-    """Device, threads and memory, for logs and summaries."""
+    """Device, threads, processes of the run and memory, for logs and summaries."""
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -29,6 +31,7 @@ def describe(device: torch.device) -> dict:
         "device": str(device),
         "name": name,
         "threads": torch.get_num_threads(),
+        "processes": ranks().size,
         "cpus": psutil.cpu_count(),
         "memory_mb": round(psutil.virtual_memory().total / 1e6),
     }
