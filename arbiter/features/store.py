@@ -138,7 +138,13 @@ class FeatureStore:
                 f"features: cannot write {directory}: {error.strerror}; "
                 "free space there or set paths.features to another folder"
             ) from error
-        return table, table.index(self._agreed(keys))
+        keys = self._agreed(keys)
+        if not all(key in table.rows for key in keys):
+            raise StoreError(
+                f"features: {directory} lacks what the first process has written; "
+                "set paths.features to a folder that all machines share"
+            )
+        return table, table.index(keys)
 
     def _agreed(self, keys: list[bytes]) -> list[bytes]:
         """The first process's keys; the others' files may just have been too fresh to tell."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from arbiter.hardware.distributed import ranks
+
 # Linux names of the sensors that sit on a processor.
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")
 _DRIVERS = ("nvidia", "amdgpu")
@@ -60,6 +62,7 @@ def describe(device: torch.device) -> dict:
         "driver": _driver(device),
         "system": platform.platform(),
         "threads": torch.get_num_threads(),
+        "processes": ranks().size,
         "cpus": psutil.cpu_count(),
         "memory_mb": round(memory.total / 1e6),
         "memory_free_mb": round(memory.available / 1e6),

@@ -8,19 +8,15 @@ import pytest
 
 from tests.joint import ROOT, needs_fork, outcome
 
-pytestmark = needs_fork
+pytestmark = [needs_fork, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(
-    "task", ["mistakes", pytest.param("life", marks=pytest.mark.slow),
-             pytest.param("signals", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.parametrize("task", ["mistakes", "life", "signals"])
 def test_the_app_in_several_processes(task, tmp_path):
     result = outcome("tests.apps.joint_runs", tmp_path, task)[task]
     assert result is None, result
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_torchrun_itself(size, tmp_path):
     done = subprocess.run(
@@ -36,3 +32,5 @@ def test_torchrun_itself(size, tmp_path):
     assert done.stdout.strip().splitlines()[-1] == f"run directory: {tmp_path / 'run'}"
     assert done.stdout.count("samples: ") == 1
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "finished"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["machine"]["processes"] == size
