@@ -19,7 +19,7 @@ LEVELS = [
     {"decision", "judge"},
     {"evaluation"},
     {"training", "report", "sharing", "sweeps"},
-    {"inputs"},
+    {"inputs", "planning"},
     {"engine"},
     {"verification"},
 ]

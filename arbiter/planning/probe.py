@@ -15,7 +15,7 @@ import torch
 
 from arbiter.config import build
 from arbiter.hardware.telemetry import synchronize
-from arbiter.planning.blocks import empty_batch, empty_addresses
+from arbiter.planning.blocks import empty_addresses, empty_batch
 from arbiter.planning.workload import Job
 from arbiter.training.objective import compute_loss
 

@@ -19,7 +19,7 @@ from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.recorder import Recorder, Segment, recording
 from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_of
 from arbiter.model.predict import questions_per_block
-from arbiter.planning.blocks import BlockShape, block_shape, empty_batch, empty_addresses
+from arbiter.planning.blocks import BlockShape, block_shape, empty_addresses, empty_batch
 from arbiter.training.objective import ObjectiveConfig, compute_loss
 from arbiter.training.schedules import ScheduleConfig
 
