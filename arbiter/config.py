@@ -165,6 +165,8 @@ def from_dict(config_class: type, values: dict) -> Any:
         ConfigError: an unknown key, a wrong type, a value out of range, or an interpolation, which
             could read the environment of whoever loads a stranger's file.
     """
+    if not isinstance(values, dict):
+        raise ConfigError(config_class.__name__, values, "must be keys with their values")
     for key, value in _texts(values, config_class.__name__):
         if "${" in value or value == MISSING:
             raise ConfigError(key, value, "a saved value must stand for itself")

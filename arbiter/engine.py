@@ -19,7 +19,7 @@ from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
 from arbiter.encoders.base import Compute
 from arbiter.errors import ArbiterError, DecisionError
-from arbiter.features.dataset import index_samples
+from arbiter.features.dataset import Store, index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.hardware.device import resolve_device
 from arbiter.inputs import (
@@ -28,7 +28,7 @@ from arbiter.inputs import (
     VideoInput,
     check_modalities,
     read_audio,
-    read_image,
+    read_images,
     read_sample,
     read_video,
 )
@@ -47,10 +47,16 @@ class Arbiter:
         arbiter.decide("what color is the shape?", ["red", "blue"], image="shape.png").choice
     """
 
-    def __init__(self, loaded: LoadedModel):
+    def __init__(self, loaded: LoadedModel, store: Store | None = None):
+        """Put a model to work; `load` does so from files.
+
+        Args:
+            loaded: the model, on its device.
+            store: where features are kept; None makes them anew for every decision.
+        """
         self._loaded = loaded
         self._model = loaded.model
-        self._store = MemoryStore(loaded.encoder, loaded.codecs)
+        self._store = store or MemoryStore(loaded.encoder, loaded.codecs)
         self.calibration: Calibration | None = None
         if loaded.calibration is not None:
             self.calibration = read_calibration(loaded.calibration)
@@ -158,9 +164,14 @@ class Arbiter:
         )
 
     @property
+    def can_deliberate(self) -> bool:
+        """Whether the model was calibrated for deliberation."""
+        return self._deployed.fitted.deliberated_temperature is not None
+
+    @property
     def max_frames(self) -> int:
         """Frames that the model looks at of a video."""
-        return self._store.encoder.spec.max_frames
+        return self._loaded.encoder.spec.max_frames
 
     def set_target_risk(
         self, target: float | None, confidence: float = 0.95
@@ -234,7 +245,7 @@ class Arbiter:
             question=question,
             candidates=candidates if isinstance(candidates, str) else tuple(candidates),
             context=context,
-            images=tuple(map(read_image, [*([] if image is None else [image]), *images])),
+            images=read_images(image, images),
             video=read_video(video, self.max_frames),
             audio=None if audio is None else read_audio(audio),
             source=source,
@@ -332,7 +343,7 @@ class Arbiter:
         chosen = Options(**options)
         stored = self.calibration.escalation if self.calibration else EscalationConfig()
         chosen.thresholds(stored)
-        if chosen.deliberate and self._deployed.fitted.deliberated_temperature is None:
+        if chosen.deliberate and not self.can_deliberate:
             raise DecisionError(
                 "deliberate: this model was not calibrated for it; train with "
                 "calibration.deliberation.passes above 0"
@@ -342,7 +353,7 @@ class Arbiter:
     def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
         """Decide samples that can be read."""
         started = time.perf_counter()
-        dataset = index_samples({"": samples}, self._store, self._store.encoder.spec)[""]
+        dataset = index_samples({"": samples}, self._store, self._loaded.encoder.spec)[""]
         encoded = time.perf_counter()
         outcome = self._deployed.run(dataset, options.path)
         timings = Timings(encoded - started, time.perf_counter() - encoded, len(samples))

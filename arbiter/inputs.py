@@ -49,6 +49,19 @@ def read_image(value: ImageInput) -> Image.Image:
     return load_image(Path(value) if isinstance(value, str) else value)
 
 
+def read_images(one: ImageInput | None, several: Sequence[ImageInput]) -> tuple[Image.Image, ...]:
+    """One image, if there is one, and a sequence of further ones, decoded to RGB.
+
+    Raises:
+        MediaError: it is no sequence, or one cannot be read.
+    """
+    array = isinstance(several, (np.ndarray, torch.Tensor))
+    listed = isinstance(several, Sequence) and not isinstance(several, (str, bytes))
+    if not (listed or (array and several.ndim == 4)):
+        raise MediaError("images: give a sequence of images; a single one is `image`")
+    return tuple(map(read_image, [*([] if one is None else [one]), *several]))
+
+
 def read_video(value: VideoInput, max_frames: int) -> tuple[ImageInput, ...]:
     """The frames of a clip, as image inputs; none for an empty list.
 

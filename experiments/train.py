@@ -47,6 +47,7 @@ from arbiter.training.resume import find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from arbiter.training.trainer import Settings, Trainer
+from arbiter.verification import verify
 from experiments.app import default_config, quote_free_text, run_app
 from experiments.resume import overridden_keys, resume_arguments
 from experiments.schema import TrainConfig
@@ -200,6 +201,8 @@ def train(
     run.write_summary(summary)
     run.log("final", **summary)
     write_report(run.path, default_config("train"))
+    for line in verify(run.model, encoder, store.root, device, samples["test"]):
+        log.info("%s", line)
     return best.accuracy
 
 

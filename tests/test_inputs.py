@@ -13,7 +13,7 @@ from PIL import Image
 
 from arbiter.clips import resample
 from arbiter.errors import ArbiterError, MediaError
-from arbiter.inputs import read_audio, read_image, read_video
+from arbiter.inputs import read_audio, read_image, read_images, read_video
 from tests.conftest import draw_square, tone
 
 PICTURE = draw_square("red", 10, 20, 24).crop((0, 0, 64, 48))
@@ -121,11 +121,20 @@ def test_clips_are_sequences_of_images_or_files(tmp_path):
         (5, "a int is none"),
         (b"abc", "a bytes is none"),
         (np.zeros((4, 4), np.uint8), "shape"),
-        (tmp_path / "no.mp4", "no such file"),
-        ("no.mp4", "no such file"),
+        (tmp_path / "no.mp4", "no.mp4: "),
+        ("no.mp4", "no.mp4: "),
     ):
         with pytest.raises(MediaError, match=said):
             read_video(wrong, 8)
+
+
+def test_several_images_are_a_sequence():
+    found = read_images(PICTURE, [HWC, torch.from_numpy(CHW)])
+    assert [np.array_equal(np.asarray(image), HWC) for image in found] == [True] * 3
+    assert read_images(None, ()) == () and len(read_images(None, np.stack([HWC, HWC]))) == 2
+    for wrong in ("x.png", b"x", PICTURE, HWC, torch.from_numpy(CHW), 5, None):
+        with pytest.raises(MediaError, match="images: give a sequence"):
+            read_images(None, wrong)
 
 
 def test_a_clip_is_read_from_its_file(tmp_path):

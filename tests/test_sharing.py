@@ -1,6 +1,7 @@
 """Saving, uploading and loading models as users of the Hugging Face hub expect it."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from arbiter import Arbiter
-from arbiter.errors import RunError
-from arbiter.files import verified_files
+from arbiter.errors import ArbiterError, RunError
+from arbiter.files import verified_files, write_manifest
 from arbiter.model.files import FILES
 from tests import hub_server
 
@@ -236,3 +237,51 @@ def test_a_folder_comes_before_the_hub(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
     assert probabilities(Arbiter.load("owner/name"))
+
+
+# ---------------------------------------------------------------- calibrations from strangers
+
+VALUES = (
+    None, True, 0, -1, 1, 0.5, 10**19, 1e300, 1e-300, "", "x", "${oc.env:HOME}", [], [[]], {},
+    {"a": 1}, [None], ["x"], [0.5] * 3, [3.0, 1.0],
+)  # fmt: skip
+
+
+def places(value, path=()):
+    """The keys and indices that lead to every value inside a JSON value; of long lists, few."""
+    if path:
+        yield path
+    items = list(value.items() if isinstance(value, dict) else ())
+    items = list(enumerate(value))[:3] if isinstance(value, list) else items
+    for key, part in items:
+        yield from places(part, (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_calibration_decides_or_is_refused(model, tmp_path, seed):
+    """With checksums that match: probabilities are probabilities, or there is one line."""
+    generator = random.Random(seed)
+    path = shutil.copytree(model, tmp_path / "model")
+    original = json.loads((path / "calibration.json").read_text())
+    everywhere = list(places(original))
+    for _ in range(25):
+        changed = json.loads(json.dumps(original))
+        *parents, last = generator.choice(everywhere)
+        node = changed
+        for parent in parents:
+            node = node[parent]
+        if generator.random() < 0.15:
+            del node[last]
+        else:
+            node[last] = generator.choice(VALUES)
+        (path / "calibration.json").write_text(json.dumps(changed))
+        write_manifest(path)
+        try:
+            arbiter = Arbiter.load(path)
+            for options in ({}, {"deliberate": True}, {"per_source": True, "method": "raps"}):
+                decision = arbiter.decide(QUESTION, COLORS, **options)
+                assert sum(decision.probabilities) == pytest.approx(1)
+                assert set(decision.prediction_set) <= set(COLORS)
+                json.dumps(decision.to_dict(), allow_nan=False)
+        except ArbiterError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000

@@ -21,6 +21,7 @@ LEVELS = [
     {"training", "report", "sharing"},
     {"inputs"},
     {"engine"},
+    {"verification"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 FILES = sorted((ROOT / "arbiter").rglob("*.py"))

@@ -14,6 +14,7 @@ Shape letters: B blocks, Q questions, K candidates, T passes, F foils, U distinc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,22 +94,24 @@ def deliberate(
     def score(batch: DecisionBatch) -> tuple[torch.Tensor]:
         repeated = batch.repeat_questions(source.passes).to(running.device)
         fused = model.fuse(repeated, _noise(batch, digests, source, running.device))
-        scores = model.score(fused, repeated.texts, repeated.candidates)
-        scores = mask_logits(scores, repeated.candidate_mask).unflatten(1, (-1, source.passes))
-        mean_BQK = scores.log_softmax(dim=-1).logsumexp(dim=2) - np.log(source.passes)
+        # Few numbers from here on: on the CPU, where every device's counting is the same.
+        scores = model.score(fused, repeated.texts, repeated.candidates).float().cpu()
+        scores_BQTK = scores.unflatten(1, (-1, source.passes))
+        scores_BQTK = mask_logits(scores_BQTK, batch.candidate_mask[:, :, None])
+        mean_BQK = scores_BQTK.log_softmax(dim=-1).logsumexp(dim=2) - math.log(source.passes)
         answer_BQ = mean_BQK.argmax(dim=-1)
-        index = answer_BQ[..., None, None].expand(*scores.shape[:3], 1)
-        answer_BQT = scores.gather(-1, index)[..., 0]
-        held_BQT = (scores.argmax(dim=-1) == answer_BQ[..., None]).double()
+        index = answer_BQ[..., None, None].expand(*scores_BQTK.shape[:3], 1)
+        answer_BQT = scores_BQTK.gather(-1, index)[..., 0]
+        held_BQT = (scores_BQTK.argmax(dim=-1) == answer_BQ[..., None]).double()
         rows = batch.sample[batch.question_mask]
         if bank is not None:
             wins_BQT, hit_BQ = _tournament(
-                model, fused, batch, dataset, bank, answer_BQ.cpu(), answer_BQT
+                model, fused, batch, dataset, bank, answer_BQ, answer_BQT
             )
             held_BQT = held_BQT * wins_BQT
-            collision[rows] = hit_BQ.cpu()[batch.question_mask]
-        stability[rows] = held_BQT.mean(dim=-1).cpu()[batch.question_mask]
-        return (mask_logits(mean_BQK, batch.candidate_mask.to(mean_BQK.device)),)
+            collision[rows] = hit_BQ[batch.question_mask]
+        stability[rows] = held_BQT.mean(dim=-1)[batch.question_mask]
+        return (mask_logits(mean_BQK, batch.candidate_mask),)
 
     (logits,), mask = collect(dataset, batches(dataset, smaller), score)
     return Deliberated(logits, mask, stability.numpy(), collision.numpy())
@@ -144,12 +147,12 @@ def _tournament(
     text_BQ = batch.candidates.gather(-1, answer_BQ[..., None])[..., 0]
     candidates = [dataset.samples[row].candidates for row in rows]
     foils_BQF[places] = bank.near(batch.texts[text_BQ[places]], candidates)
-    passes, device = answer_BQT.shape[-1], answer_BQT.device
-    real = (foils_BQF >= 0).to(device)[:, :, None]
+    passes, device = answer_BQT.shape[-1], fused.decision_BQH.device
+    real = (foils_BQF >= 0)[:, :, None]
     distinct, index = torch.unique(foils_BQF.clamp(min=0), return_inverse=True)
-    features = bank.features(distinct).to(device)
-    repeated = index.to(device).repeat_interleave(passes, dim=1)
-    foil_BQTF = model.score(fused, features, repeated).unflatten(1, (-1, passes))
+    repeated = index.repeat_interleave(passes, dim=1).to(device)
+    foil_scores = model.score(fused, bank.features(distinct).to(device), repeated).float().cpu()
+    foil_BQTF = foil_scores.unflatten(1, (-1, passes))
     count = real.sum(dim=-1)
     beaten = (real & (answer_BQT[..., None] > foil_BQTF)).sum(dim=-1).double()
     wins_BQT = torch.where(count > 0, beaten / count.clamp(min=1), 1.0)

@@ -1,7 +1,7 @@
 """How sure a decision must be for the decisions that stand to be wrong seldom enough.
 
 Decisions whose confidence is below a threshold are escalated. The thresholds that are tried are
-fixed: 1 - 2^(-i/4) for i = 48 down to 0, that is from 0.99976 to 0, where nothing is escalated. A
+fixed: 1 - 2^(-i/2) for i = 24 down to 0, that is from 0.99976 to 0, where nothing is escalated. A
 sequential test corrects for the search, as in Learn then Test (Angelopoulos, Bates, Candes, Jordan
 and Lei, 2021).
 """
@@ -17,7 +17,7 @@ from arbiter.calibration.exact import fallback_test, p_values, upper_bound
 
 def thresholds() -> np.ndarray:
     """The confidences that are tried, float64 [M], from the strictest to the loosest."""
-    return 1 - 2.0 ** (-np.arange(49)[::-1] / 4)
+    return 1 - 2.0 ** (-np.arange(25)[::-1] / 2)
 
 
 @dataclass(frozen=True)

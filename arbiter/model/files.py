@@ -110,7 +110,9 @@ def save_loaded(directory: Path, loaded: LoadedModel) -> None:
         write_text_atomic(directory / CARD, loaded.card)
 
 
-def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
+def load_model(
+    directory: Path, compute: Compute | None = None, encoder: Encoder | None = None
+) -> LoadedModel:
     """Read a model directory, which may come from a stranger.
 
     Every checksum, name, shape and type must be right; what does not belong to a model is refused
@@ -119,6 +121,7 @@ def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
     Args:
         directory: as `save_model` wrote it.
         compute: where and how precisely an encoder with weights runs.
+        encoder: is used if given, instead of one that is built anew; it must be the model's own.
 
     Raises:
         RunError: something is missing, damaged or not as it should be, or the encoder is not the
@@ -135,7 +138,7 @@ def load_model(directory: Path, compute: Compute | None = None) -> LoadedModel:
             if name not in present:
                 raise RunError(f"{name} is not listed in {MANIFEST}")
         config = _read(directory / CONFIG, _CONFIG_BYTES)
-        encoder = _encoder(config, compute)
+        encoder = _encoder(config, compute, encoder)
         model = _model(config, encoder, directory / WEIGHTS)
         codecs = _codecs(config, encoder, directory / CODECS)
         calibration = card = None
@@ -175,8 +178,11 @@ _KEYS = {
 }
 
 
-def _encoder(config: dict[str, Any], compute: Compute | None) -> Encoder:
+def _encoder(config: dict[str, Any], compute: Compute | None, given: Encoder | None) -> Encoder:
     """The encoder that config.json names, which is the one that the model was trained with.
+
+    Args:
+        given: is taken if it is that one.
 
     Raises:
         RunError: config.json is not one of this version.
@@ -194,7 +200,10 @@ def _encoder(config: dict[str, Any], compute: Compute | None) -> Encoder:
     encoder_class = locate(str(config["encoder"].get("_target_")))
     if not hasattr(encoder_class, "Config"):
         raise RunError(f"{CONFIG}: {encoder_class.__name__} is no encoder")
-    encoder = build(from_dict(encoder_class.Config, config["encoder"]), compute=compute)
+    saved = from_dict(encoder_class.Config, config["encoder"])
+    if given is not None and given.config != saved:
+        raise RunError(f"{CONFIG}: the encoder given has another configuration than the model's")
+    encoder = build(saved, compute=compute) if given is None else given
     kinds = config["encoder_fingerprint"]
     unknown = sorted(kinds.keys() - encoder.spec.streams.keys())
     if unknown or "text" not in kinds:

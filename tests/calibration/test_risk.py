@@ -22,9 +22,9 @@ def test_nothing_is_escalated_where_everything_is_right():
 
 def test_it_says_that_no_threshold_will_do():
     few = RiskCounts.count(np.full(60, 0.99), np.ones(60, bool)).threshold_for(0.01)
-    # 686 = log(0.05 / 49) / log(0.99), rounded up.
+    # 619 = log(0.05 / 25) / log(0.99), rounded up.
     assert few.threshold is None
-    assert "60 calibration samples are fewer than the 686 needed" in few.reason
+    assert "60 calibration samples are fewer than the 619 needed" in few.reason
     guesses = RiskCounts.count(np.full(5000, 0.99), np.arange(5000) % 2 == 0).threshold_for(0.1)
     assert guesses.threshold is None and guesses.decided == 0
     assert guesses.reason == "no threshold reaches a risk of at most 0.1 with 0.95 confidence"
