@@ -20,10 +20,24 @@ _COLUMNS = 60
 
 def learning(run: RunFiles) -> page.Section:
     """Loss and accuracy of training and validation, by source too, and the learning rate."""
+    figures = [*_by_epoch(run), *_by_step(run)]
+    text = "No step event has been written yet."
+    if run.epochs:
+        text = (
+            "Training figures are means over an epoch as it was trained, validation figures belong "
+            f"to its end. The best epoch so far by validation is "
+            f"{run.epochs[-1].get('best_epoch', 'not recorded')}."
+        )
+    elif figures:
+        text = "No epoch has ended yet."
+    return page.Section("learning", "Learning curves", page.note(text) + page.charts(figures))
+
+
+def _by_epoch(run: RunFiles) -> list[Markup]:
+    """Figures of the epoch events."""
     epochs = run.epochs
     if not epochs:
-        body = page.note("No epoch has ended yet.")
-        return page.Section("learning", "Learning curves", body)
+        return []
     number_of = [e["epoch"] for e in epochs]
     x = Axis.over(number_of, "epoch", whole=True, integer=True)
 
@@ -46,7 +60,6 @@ def learning(run: RunFiles) -> page.Section:
     figures = [
         curve("Loss", both("loss"), unit="cross-entropy, nats"),
         curve("Accuracy", both("acc"), share),
-        _learning_rate(run),
     ]
     for name, title, form, unit in (
         ("val_loss_by_source", "Validation loss by source", plain, "cross-entropy, nats"),
@@ -71,10 +84,7 @@ def learning(run: RunFiles) -> page.Section:
     }
     if terms:
         figures.append(curve("Other loss terms, train", terms, unit="unweighted"))
-    best = epochs[-1].get("best_epoch")
-    text = "Training figures are means over an epoch as it was trained, validation figures belong "
-    text += "to its end." + (f" The best epoch so far by validation is {best}." if best else "")
-    return page.Section("learning", "Learning curves", page.note(text) + page.charts(figures))
+    return figures
 
 
 _TERMS = {
@@ -123,11 +133,16 @@ def _curve_over_steps(
     return page.figure(title, chart.render(), caption, page.table(["step", *short], table))
 
 
-def _learning_rate(run: RunFiles) -> Markup:
+def _by_step(run: RunFiles) -> list[Markup]:
+    """Learning rate, and the training loss more finely than by epoch."""
     rates = {"learning rate": ("blue", [e.get("lr") for e in run.steps])}
+    loss = {"loss": ("gray", [e.get("cross_entropy") for e in run.steps])}
     if not run.steps:
-        return page.figure("Learning rate", page.note("No step event has been written yet."))
-    return _curve_over_steps(run, "Learning rate", rates)
+        return []
+    return [
+        _curve_over_steps(run, "Learning rate", rates),
+        _curve_over_steps(run, "Training loss by step", loss, "cross-entropy, nats"),
+    ]
 
 
 def experts(run: RunFiles) -> page.Section:

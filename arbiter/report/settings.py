@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 from arbiter.report import page
 from arbiter.report.run_files import RunFiles
 from arbiter.report.wording import percent
@@ -92,7 +94,7 @@ def configuration(run: RunFiles, default: Mapping[str, Any] | None) -> page.Sect
         return page.Section(name, title, page.note(text) + everything)
     usual = dict(flatten(default))
     changed = [
-        (page.code(key), _value(usual[key]) if key in usual else "(no such key)", _value(value))
+        (_key(key), _value(usual[key]) if key in usual else "(no such key)", _value(value))
         for key, value in sorted(config.items())
         if key not in usual or usual[key] != value
     ]
@@ -100,11 +102,16 @@ def configuration(run: RunFiles, default: Mapping[str, Any] | None) -> page.Sect
     if changed:
         text = "What differs from the default of the code that made this page."
         body = page.note(text) + page.table(["key", "default", "this run"], changed, text=True)
-    missing = [(page.code(key), _value(usual[key])) for key in sorted(usual.keys() - config.keys())]
+    missing = [(_key(key), _value(usual[key])) for key in sorted(usual.keys() - config.keys())]
     if missing:
         rows = page.table(["key", "default"], missing, text=True)
         body += page.details(f"{len(missing)} keys of the default that the run has not", rows)
     return page.Section(name, title, body + everything)
+
+
+def _key(key: str) -> Markup:
+    """A dotted key, which a narrow page may break at its dots."""
+    return page.code(Markup(".<wbr>").join(key.split(".")))
 
 
 def _value(value: Any) -> str:
@@ -112,7 +119,7 @@ def _value(value: Any) -> str:
 
 
 def _rows(config: dict) -> list[tuple]:
-    return [(page.code(key), _value(value)) for key, value in config.items()]
+    return [(_key(key), _value(value)) for key, value in config.items()]
 
 
 def environment(run: RunFiles) -> page.Section:

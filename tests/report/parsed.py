@@ -21,7 +21,7 @@ class Page(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "link", "img", "br"):
+        if tag not in ("meta", "link", "img", "br", "wbr"):
             self.open.append(tag)
         values = dict(attrs)
         if tag == "section":

@@ -48,6 +48,17 @@ def test_a_run_that_goes_on_shows_what_there_is(tmp_path):
     assert "no expert_load" in page.text
 
 
+def test_an_older_runs_missing_fields_are_said_or_left_out(tmp_path):
+    events = (
+        {"event": "run", "seed": 1},
+        {"event": "step", "step": 1},
+        {"event": "epoch", "epoch": 1},
+    )
+    page = Page(write_report(write_run(tmp_path / "run", *events)))
+    assert page.sections == SECTIONS
+    assert "not recorded" in page.text_of["learning"]
+
+
 def test_a_failed_run_says_why_and_an_interrupted_one_how_to_go_on(tmp_path):
     failed = write_run(tmp_path / "f", status="failed", error=f"dataset.path={EVIL}: no such file")
     page = Page(write_report(failed))
