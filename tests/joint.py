@@ -74,6 +74,7 @@ class Processes:
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                 "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(self._store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RESTART_COUNT": "0",
             }  # fmt: skip
             self.children.append(self._fork(rank, environment, task))
 
