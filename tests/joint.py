@@ -64,8 +64,7 @@ class Processes:
 
     def __init__(self, folder: Path, size: int, task: Callable[[int], None]):
         folder.mkdir(parents=True, exist_ok=True)
-        # The store is no process's own, as with torchrun.
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._host, port = _host_store()
         self.output = [folder / f"output-{rank}" for rank in range(size)]
         self.children = []
         for rank in range(size):
@@ -73,7 +72,8 @@ class Processes:
             environment = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                 "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(self._store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RESTART_COUNT": "0",
             }  # fmt: skip
             self.children.append(self._fork(rank, environment, task))
 
@@ -101,7 +101,10 @@ class Processes:
 
     def wait(self) -> list[int]:
         """Exit statuses by rank; minus the signal's number for one that was killed."""
-        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in self.children]
+        waited = [os.waitpid(child, 0)[1] for child in self.children]
+        os.kill(self._host, signal.SIGKILL)
+        os.waitpid(self._host, 0)
+        return [os.waitstatus_to_exitcode(status) for status in waited]
 
     def text(self) -> str:
         """All that was printed."""
@@ -111,6 +114,25 @@ class Processes:
         """Wait until all have ended well."""
         statuses = self.wait()
         assert not any(statuses), f"{statuses}\n{self.text()}"
+
+
+def _host_store() -> tuple[int, int]:
+    """A process that holds the key-value store, as torchrun's does; its id, and the store's port.
+
+    Not this process: the store has threads, with which it could not be forked from.
+    """
+    reader, writer = os.pipe()
+    host = os.fork()
+    if not host:
+        signal.alarm(2 * _LONGEST_SECONDS)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, str(store.port).encode())
+        while True:
+            signal.pause()
+    port = int(os.read(reader, 16))
+    os.close(reader)
+    os.close(writer)
+    return host, port
 
 
 def until(condition: Callable[[], bool]) -> None:
