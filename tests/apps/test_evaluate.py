@@ -1,7 +1,6 @@
 """`python -m experiments.evaluate` on a run of a few hundred samples."""
 
 import json
-import runpy
 import shutil
 
 import pytest
@@ -11,7 +10,11 @@ from omegaconf import open_dict
 
 from experiments import schema
 from experiments.app import CONF
+from experiments.evaluate import main
 from tests.conftest import draw_square, run_app
+
+# It is run as a program as well, by `mistake`.
+pytestmark = pytest.mark.filterwarnings("ignore:'experiments.evaluate' found in sys.modules")
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,7 @@ def evaluate_here(smoke_run, capsys):
         HydraConfig.instance().set_config(composed)
         with open_dict(composed):
             del composed["hydra"]
-        # Not imported, for `mistake` runs the module as a program.
-        runpy.run_module("experiments.evaluate")["main"](composed)
+        main(composed)
         report = json.loads((run / "evaluation" / f"{name}.json").read_text())
         return report, capsys.readouterr().out
 
