@@ -33,7 +33,8 @@ from arbiter.features.sampler import blocks_of
 from arbiter.features.store import FeatureStore
 from arbiter.features.table import FeatureTable
 from arbiter.foils import FoilBank, FoilsConfig
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.moe import MixtureOfExperts, MoEConfig
 from arbiter.sample import Sample
 from experiments.app import run_app

@@ -28,7 +28,8 @@ from arbiter.features.shards import write_shard
 from arbiter.features.store import FeatureStore
 from arbiter.hardware.device import resolve_device
 from arbiter.hardware.telemetry import rss_mb
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.moe import MoEConfig
 from experiments.schema import BenchConfig
 

@@ -24,7 +24,7 @@ from arbiter.encoders.raw import RawEncoderConfig
 from arbiter.errors import ConfigError
 from arbiter.evaluation.figures import ALPHAS
 from arbiter.hardware.device import HardwareConfig
-from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.model.architecture import ArchitectureConfig
 from arbiter.sweeps.ranking import SweepConfig
 from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig

@@ -36,9 +36,10 @@ from arbiter.hardware.device import AUTO, batches_ahead, device_kind, resolve_de
 from arbiter.hardware.distributed import ranks
 from arbiter.hardware.kernels import attention_kernel, compile_layers
 from arbiter.hardware.telemetry import describe
+from arbiter.model.architecture import inputs_for
 from arbiter.model.bank import travelling_bank
 from arbiter.model.card import model_card
-from arbiter.model.decision_model import DecisionModel, count_parameters, inputs_for
+from arbiter.model.decision_model import DecisionModel, count_parameters
 from arbiter.model.files import save_model
 from arbiter.model.predict import Running
 from arbiter.planning.plan import plan_run, require_fit

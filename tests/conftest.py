@@ -18,7 +18,8 @@ from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.features.dataset import FeatureDataset, index_samples
 from arbiter.features.store import FeatureStore
 from arbiter.foils import FoilsConfig, attach_foils, bank_texts
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_for
+from arbiter.model.architecture import ArchitectureConfig, inputs_for
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.moe import MoEConfig
 from arbiter.sample import Sample
 

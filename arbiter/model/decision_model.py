@@ -6,65 +6,22 @@ Shape letters as in `fusion.py` and `heads.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from arbiter.config import option
 from arbiter.encoders.base import FeatureSpec
-from arbiter.errors import ConfigError
-from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
+from arbiter.features.batch import DecisionBatch, MediaTokens, media_specs
+from arbiter.model.architecture import CONTEXT, PATCHES, ArchitectureConfig
 from arbiter.model.dropout import DropoutAddresses
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
 from arbiter.model.latents import MediaLatents
-from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
+from arbiter.model.moe import MixtureOfExperts, RoutingStats
 from arbiter.model.noise import Noise
-from arbiter.sample import Modality, Sample
-
-CONTEXT = "context"
-_QUESTION = "question"
-PATCHES = "patches"
-MODALITY_OF = {
-    "image": Modality.IMAGE,
-    PATCHES: Modality.IMAGE,
-    "video": Modality.VIDEO,
-    "audio": Modality.AUDIO,
-}
-
-
-@dataclass
-class ArchitectureConfig:
-    """Size and kind of the fusion model."""
-
-    hidden_dim: int = option(128, help="Width of every token.", low=8, high=65536)
-    num_heads: int = option(4, help="Attention heads; must divide hidden_dim.", low=1)
-    num_layers: int = option(3, help="Fusion layers.", low=1, high=512)
-    attention: str = option(
-        "prefix",
-        help="prefix: questions about one image share its tokens; full: all tokens see all tokens; "
-        "perceiver: as prefix, but questions see num_latents latents in the media's place.",
-        choices=("prefix", "full", "perceiver"),
-    )
-    num_latents: int = option(32, help="Latents that read the media; for perceiver only.", low=1)
-    dropout: float = option(0.0, help="Dropout of residual branches and heads.", low=0, below=1)
-    scoring_dim: int = option(128, help="Width of the decision head.", low=8, high=65536)
-    draft_dim: int = option(64, help="Width of the draft head.", low=8, high=65536)
-    moe: MoEConfig = option(MoEConfig(), help="Mixture of experts.")
-
-    def check(self) -> None:
-        """Heads share the width evenly."""
-        if self.hidden_dim % self.num_heads:
-            divisors = [n for n in range(1, 33) if self.hidden_dim % n == 0]
-            raise ConfigError(
-                "num_heads",
-                self.num_heads,
-                f"must divide hidden_dim {self.hidden_dim}, as {', '.join(map(str, divisors))} do",
-            )
+from arbiter.model.tokens import TokenEmbedder
 
 
 @dataclass(frozen=True)
@@ -100,17 +57,6 @@ class Fused:
     routing: list[RoutingStats]
 
 
-def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
-    """The inputs that a model of these samples needs, in the model's order."""
-    return inputs_of(frozenset().union(*(sample.modalities for sample in samples)), spec)
-
-
-def inputs_of(present: frozenset[Modality], spec: FeatureSpec) -> tuple[str, ...]:
-    """The inputs that a model of these modalities needs, in the model's order."""
-    kinds = [kind for kind in media_specs(spec) if MODALITY_OF[kind] in present]
-    return (*([CONTEXT] if Modality.CONTEXT in present else []), *kinds)
-
-
 class DecisionModel(nn.Module):
     """Fusion of a question with its context and media, and a score for each candidate.
 
@@ -132,22 +78,10 @@ class DecisionModel(nn.Module):
         super().__init__()
         self.config = config
         self.inputs = tuple(inputs)
-        text_dim = spec["text"]["pooled"].dim
-        kinds = {kind: s for kind, s in media_specs(spec).items() if kind in inputs}
-        self._grids = {kind: s.grid for kind, s in kinds.items() if s.grid}
         hidden = config.hidden_dim
-
-        self.embed_question = nn.Linear(text_dim, hidden)
-        self.condition = nn.Linear(text_dim, hidden)
-        self.embed_context = nn.Linear(text_dim, hidden) if CONTEXT in inputs else None
-        self.embed_media = nn.ModuleDict({k: nn.Linear(s.dim, hidden) for k, s in kinds.items()})
-        self.position_embedding = nn.ParameterDict(
-            {k: _embedding(int(np.prod(grid)), hidden) for k, grid in self._grids.items()}
-        )
-        types = ("decision", "question", *(i for i in (CONTEXT, *kinds) if i in inputs))
-        self.type_embedding = nn.ParameterDict({name: _embedding(hidden) for name in types})
+        self.tokens = TokenEmbedder(spec, inputs, hidden)
         self.latents = None
-        if config.attention == "perceiver" and kinds:
+        if config.attention == "perceiver" and self.tokens.media:
             self.latents = MediaLatents(
                 config.num_latents, hidden, config.num_heads, config.dropout
             )
@@ -158,16 +92,14 @@ class DecisionModel(nn.Module):
             for _ in range(config.num_layers)
         )
         self.norm = nn.LayerNorm(hidden)
-        self.embed_text_tokens, self.text_token_type = None, nn.ParameterDict()
-        if "tokens" in spec["text"]:
-            stream = spec["text"]["tokens"]
-            self.embed_text_tokens = nn.Linear(stream.dim, hidden)
-            self.text_token_position = _embedding(stream.grid[0], hidden)
-            texts = [_QUESTION, *([CONTEXT] if CONTEXT in inputs else [])]
-            self.text_token_type = nn.ParameterDict({name: _embedding(hidden) for name in texts})
-        aligned = spec.aligned and "image" in kinds
+        aligned = spec.aligned and "image" in inputs
+        text_dim = spec["text"]["pooled"].dim
         self.head = DecisionHead(hidden, text_dim, config.scoring_dim, config.dropout, aligned)
-        pooled = {kind: s.dim for kind, s in kinds.items() if kind != PATCHES}
+        pooled = {
+            kind: s.dim
+            for kind, s in media_specs(spec).items()
+            if kind in inputs and kind != PATCHES
+        }
         self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
     def forward(
@@ -204,8 +136,10 @@ class DecisionModel(nn.Module):
 
     def draft_logits(self, batch: DecisionBatch) -> torch.Tensor:
         """The draft head's scores, float32 [B, Q, K]; nothing is fused for them."""
-        question_BQD, context_BQD = self._texts(batch)
-        pooled = {k: _mean(tokens) for k, tokens in self._known(batch).items() if k != PATCHES}
+        question_BQD, context_BQD = self.tokens.texts(batch)
+        pooled = {
+            k: _mean(tokens) for k, tokens in self.tokens.known(batch).items() if k != PATCHES
+        }
         scores = self.draft(question_BQD, context_BQD, pooled, batch.texts, batch.candidates)
         return mask_logits(scores, batch.candidate_mask)
 
@@ -221,16 +155,15 @@ class DecisionModel(nn.Module):
             noise: disturbs the questions' own tokens; the media of a block is computed once.
             dropout: addresses, in training.
         """
-        question_BQD, context_BQD = self._texts(batch)
-        media = self._known(batch)
-        own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
-        media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
-        rows = None if dropout is None else self._rows(dropout, batch, media)
+        own_BQLH, own_mask_BQL = self.tokens.own(batch)
+        media_BSH, media_mask_BS = self.tokens.of_media(batch, own_BQLH)
+        rows = None if dropout is None else self.tokens.addresses(dropout, batch)
         decision_BQH, routing = self._fuse(
             media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, dropout, rows
         )
         if noise is not None:
             decision_BQH = decision_BQH * noise.decision_BQH
+        media = self.tokens.known(batch)
         image_BD = _mean(media["image"]) if "image" in media else None
         return Fused(decision_BQH, image_BD, routing)
 
@@ -244,92 +177,10 @@ class DecisionModel(nn.Module):
         """The decision head's scores, float32 [B, Q, K], of any texts."""
         return self.head(fused.decision_BQH, texts_UD, candidates_BQK, fused.image_BD, dropout)
 
-    def _texts(self, batch: DecisionBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Features of questions and contexts [B, Q, D]; contexts are None without that input."""
-        context_BQD = None
-        if self.embed_context is not None:
-            context_BQD = F.embedding(batch.context, batch.texts) * batch.context_mask[..., None]
-        return F.embedding(batch.question, batch.texts), context_BQD
-
-    def _known(self, batch: DecisionBatch) -> dict[str, MediaTokens]:
-        """The media that the model has inputs for."""
-        return {kind: tokens for kind, tokens in batch.media.items() if kind in self.embed_media}
-
     def finish_step(self) -> None:
         """Tell every router that an optimizer step is over."""
         for layer in self.layers:
             layer.moe.finish_step()
-
-    def _own_tokens(self, batch, question_BQD, context_BQD) -> tuple[torch.Tensor, torch.Tensor]:
-        """A question's own tokens [B, Q, L, H]: decision, question, context, and their words."""
-        tokens = [
-            self.condition(question_BQD) + self.type_embedding["decision"],
-            self.embed_question(question_BQD) + self.type_embedding["question"],
-        ]
-        masks = [batch.question_mask, batch.question_mask]
-        if context_BQD is not None:
-            tokens.append(self.embed_context(context_BQD) + self.type_embedding[CONTEXT])
-            masks.append(batch.context_mask)
-        own_BQLH, own_mask_BQL = torch.stack(tokens, dim=2), torch.stack(masks, dim=2)
-        for name in (n for n in self.text_token_type if n in batch.text_tokens):
-            words_BQTH, mask_BQT = self._words(name, batch.text_tokens[name])
-            own_BQLH = torch.cat([own_BQLH, words_BQTH], dim=2)
-            own_mask_BQL = torch.cat([own_mask_BQL, mask_BQT], dim=2)
-        return own_BQLH, own_mask_BQL
-
-    def _words(self, name: str, text: TextTokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens of each question's own text of one kind: [B, Q, T, H] and mask [B, Q, T]."""
-        tokens, last = text.tokens, len(self.text_token_position) - 1
-        position_VTH = F.embedding(
-            tokens.positions[..., 0].clamp(max=last), self.text_token_position
-        )
-        # Each distinct text is embedded once, then looked up by its questions.
-        words_VTH = (
-            self.embed_text_tokens(tokens.values) + position_VTH + self.text_token_type[name]
-        )
-        # Not words_VTH[text.index], whose backward is an indexed write, which crashed DirectML.
-        words_BQTH = F.embedding(text.index, words_VTH.flatten(1)).unflatten(2, words_VTH.shape[1:])
-        return words_BQTH, tokens.mask[text.index] & text.present[..., None]
-
-    def _media_tokens(
-        self, media: dict[str, MediaTokens], like: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """All media tokens of each block [B, S, H]; S = 0 when no block has any."""
-        parts = [like.new_zeros(len(like), 0, like.shape[-1])]
-        masks = [torch.zeros(len(like), 0, dtype=torch.bool, device=like.device)]
-        for kind, tokens in media.items():
-            x_BTH = self.embed_media[kind](tokens.values) + self.type_embedding[kind]
-            if kind in self.position_embedding:
-                x_BTH = x_BTH + F.embedding(
-                    self._flat_position(kind, tokens), self.position_embedding[kind]
-                )
-            parts.append(x_BTH)
-            masks.append(tokens.mask)
-        return torch.cat(parts, dim=1), torch.cat(masks, dim=1)
-
-    def _rows(
-        self, dropout: DropoutAddresses, batch: DecisionBatch, media: dict[str, MediaTokens]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Addresses of the media tokens [B, S, 2] and of the own tokens [B, Q, L, 2].
-
-        They count within each kind of token, as padding moves the places of the kinds after it.
-        """
-        names = [name for name in self.text_token_type if name in batch.text_tokens]
-        own = [dropout.tokens(dropout.question, "own", 2 if self.embed_context is None else 3)]
-        own += [
-            dropout.tokens(dropout.question, name, batch.text_tokens[name].tokens.mask.shape[1])
-            for name in names
-        ]
-        block = dropout.block
-        seen = [dropout.tokens(block, kind, t.mask.shape[1]) for kind, t in media.items()]
-        return torch.cat([block[:, None][:, :0], *seen], dim=1), torch.cat(own, dim=2)
-
-    def _flat_position(self, kind: str, tokens: MediaTokens) -> torch.Tensor:
-        """Row-major index into the position table; beyond its end, the last place of an axis."""
-        index = torch.zeros_like(tokens.positions[..., 0])
-        for axis, size in enumerate(self._grids[kind]):
-            index = index * size + tokens.positions[..., axis].clamp(max=size - 1)
-        return index
 
     def _fuse(
         self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, dropout, rows
@@ -339,7 +190,7 @@ class DecisionModel(nn.Module):
         if self.latents is not None and media_BSH.shape[1]:
             addresses = (None, None)
             if dropout is not None:
-                count = len(self.latents.latents_PH)
+                count = len(self.latents.latent_embedding)
                 addresses = (
                     dropout.tokens(dropout.block, "latents", count),
                     self._channels(dropout, "latents"),
@@ -373,10 +224,6 @@ class DecisionModel(nn.Module):
         """Of the two dropouts of a layer: [2, 2, H]."""
         width = self.config.hidden_dim
         return torch.stack([dropout.channels(f"{site}/{i}", width) for i in range(2)])
-
-
-def _embedding(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.randn(*shape) * 0.02)
 
 
 def _mean(tokens: MediaTokens) -> torch.Tensor:

@@ -24,8 +24,9 @@ from arbiter.files import (
     write_tensors,
     write_text_atomic,
 )
+from arbiter.model.architecture import CONTEXT, ArchitectureConfig
 from arbiter.model.bank import FEATURES, TEXTS, TravellingBank, load_bank, save_bank
-from arbiter.model.decision_model import CONTEXT, ArchitectureConfig, DecisionModel
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.weights import Expected, expected_tensors, read_tensors
 from arbiter.strict_json import read_json, read_text
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from arbiter.model.dropout import Dropout
+from arbiter.model.tokens import embedding
 
 
 class MediaLatents(nn.Module):
@@ -19,7 +20,7 @@ class MediaLatents(nn.Module):
     def __init__(self, num_latents: int, hidden_dim: int, num_heads: int, dropout: float):
         super().__init__()
         self.num_heads = num_heads
-        self.latents_PH = nn.Parameter(torch.randn(num_latents, hidden_dim) * 0.02)
+        self.latent_embedding = embedding(num_latents, hidden_dim)
         self.latent_norm = nn.LayerNorm(hidden_dim)
         self.media_norm = nn.LayerNorm(hidden_dim)
         self.query = nn.Linear(hidden_dim, hidden_dim)
@@ -46,7 +47,7 @@ class MediaLatents(nn.Module):
         """
         first, second = (None, None) if channels is None else channels
         present_B1 = mask_BS.any(dim=1, keepdim=True)
-        latents_BPH = self.latents_PH.expand(len(media_BSH), -1, -1)
+        latents_BPH = self.latent_embedding.expand(len(media_BSH), -1, -1)
         query = self._split(self.query(self.latent_norm(latents_BPH)))
         key, value = map(self._split, self.key_value(self.media_norm(media_BSH)).chunk(2, dim=-1))
         # Where there is nothing to read, padding is read, and nobody reads what comes of it.
@@ -57,7 +58,7 @@ class MediaLatents(nn.Module):
             self.out(read.transpose(1, 2).flatten(2)), rows, first
         )
         latents_BPH = latents_BPH + self.dropout(self.ffn(latents_BPH), rows, second)
-        return latents_BPH, present_B1.expand(-1, len(self.latents_PH))
+        return latents_BPH, present_B1.expand(-1, len(self.latent_embedding))
 
     def _split(self, x_BTH: torch.Tensor) -> torch.Tensor:
         """[B, T, H] -> [B, h, T, d]."""

@@ -13,7 +13,8 @@ from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
 from arbiter.hardware.distributed import ALONE, Ranks
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 
 _QUESTIONS_PER_BLOCK = 16
 

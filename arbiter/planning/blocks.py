@@ -12,7 +12,7 @@ import torch
 from arbiter.datasets.shapes import SampleShape, Size
 from arbiter.encoders.base import Encoder
 from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
-from arbiter.model.decision_model import CONTEXT, MODALITY_OF
+from arbiter.model.architecture import CONTEXT, MODALITY_OF
 from arbiter.model.dropout import DropoutAddresses
 
 

@@ -17,7 +17,8 @@ from arbiter.encoders.base import Encoder
 from arbiter.features.batch import DecisionBatch
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.recorder import Recorder, Segment, recording
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_of
+from arbiter.model.architecture import ArchitectureConfig, inputs_of
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import questions_per_block
 from arbiter.planning.blocks import BlockShape, block_shape, empty_addresses, empty_batch
 from arbiter.training.objective import ObjectiveConfig, compute_loss

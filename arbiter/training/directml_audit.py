@@ -12,7 +12,8 @@ from arbiter.features.batch import assemble
 from arbiter.features.sampler import epoch_blocks
 from arbiter.features.synthetic import synthetic_dataset
 from arbiter.hardware.directml import Operator, OperatorTrace
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel, inputs_for
+from arbiter.model.architecture import ArchitectureConfig, inputs_for
+from arbiter.model.decision_model import DecisionModel
 from arbiter.training.steps import micro_batches
 from arbiter.training.trainer import Settings, Trainer
 

@@ -14,7 +14,8 @@ from arbiter.training.plain_adamw import PlainAdamW
 
 log = logging.getLogger(__name__)
 
-_EMBEDDINGS = ("position_embedding.", "type_embedding.")
+_EMBEDDING = "embedding"
+"""In the names of learned tables."""
 
 
 @dataclass
@@ -40,7 +41,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Matrices with weight decay, everything else without."""
     matrices, others = [], []
     for name, parameter in model.named_parameters():
-        is_matrix = parameter.ndim >= 2 and not name.startswith(_EMBEDDINGS)
+        is_matrix = parameter.ndim >= 2 and _EMBEDDING not in name
         (matrices if is_matrix else others).append(parameter)
     return [
         {"params": matrices, "weight_decay": weight_decay},

@@ -4,7 +4,7 @@ import torch
 
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.hardware.device import HardwareConfig
-from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.model.architecture import ArchitectureConfig
 from arbiter.planning.workload import Job
 from arbiter.training.objective import ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig

@@ -16,7 +16,8 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset, index_samples
 from arbiter.features.store import FeatureStore
 from arbiter.files import new_directory
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.files import load_model, save_model
 from arbiter.model.predict import predict
 from arbiter.sample import Sample

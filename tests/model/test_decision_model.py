@@ -9,7 +9,8 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import index_samples
 from arbiter.features.memory import MemoryStore
 from arbiter.features.sampler import blocks_of
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 from arbiter.model.predict import predict
 from arbiter.sample import Modality
 from tests.conftest import make_model, make_samples

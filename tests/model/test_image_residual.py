@@ -6,7 +6,8 @@ import torch
 
 from arbiter.encoders.base import FeatureSpec, StreamSpec
 from arbiter.features.batch import DecisionBatch, MediaTokens
-from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import DecisionModel
 
 DIM = 12
 

@@ -12,7 +12,8 @@ from arbiter.errors import PlanError
 from arbiter.features.batch import assemble
 from arbiter.features.sampler import blocks_of
 from arbiter.hardware.device import HardwareConfig
-from arbiter.model.decision_model import ArchitectureConfig, count_parameters
+from arbiter.model.architecture import ArchitectureConfig
+from arbiter.model.decision_model import count_parameters
 from arbiter.model.moe import MoEConfig
 from arbiter.planning.blocks import block_shape
 from arbiter.planning.plan import halvings, make_plan, require_fit, suggestions

@@ -7,7 +7,7 @@ from arbiter.encoders.base import FeatureSpec, StreamSpec
 from arbiter.foils import FoilsConfig
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.directml import is_table_of_this_torch
-from arbiter.model.decision_model import ArchitectureConfig
+from arbiter.model.architecture import ArchitectureConfig
 from arbiter.model.moe import MoEConfig
 from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.directml_audit import audit

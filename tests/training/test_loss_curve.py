@@ -18,7 +18,8 @@ from arbiter.features.augment import Augmenter
 from arbiter.features.dataset import index_samples
 from arbiter.features.store import FeatureStore
 from arbiter.hardware.kernels import compile_layers
-from arbiter.model.decision_model import DecisionModel, inputs_for
+from arbiter.model.architecture import inputs_for
+from arbiter.model.decision_model import DecisionModel
 from arbiter.seeds import derive_seed
 from arbiter.training.interruption import Interruption
 from arbiter.training.run_directory import RunDirectory
