@@ -20,7 +20,7 @@ test-all: $(VENV)/.installed-test ## slow tests too
 test-directml: $(DIRECTML)/.installed ## all tests on torch 2.4.1 with torch_directml, and the audit
 	export LD_LIBRARY_PATH=$$($(DIRECTML)/bin/python -c "$$FIND_STUBS") && \
 	$(DIRECTML)/bin/python -c "import torch_directml, torch; print('torch', torch.__version__)" && \
-	$(DIRECTML)/bin/python -m experiments.audit hardware.moe_dispatch=dense && \
+	$(DIRECTML)/bin/python -m experiments.audit hardware=rx480 && \
 	$(DIRECTML)/bin/python -m experiments.audit $(AUDITED) && \
 	$(DIRECTML)/bin/python -m pytest $(ARGS)
 
@@ -43,7 +43,7 @@ $(DIRECTML)/.installed: pyproject.toml
 	$(DIRECTML)/bin/python -m pip install --quiet --editable ".[directml,test]"
 	touch $@
 
-AUDITED = experiment=v6_max optimizer=directml_adamw hardware.moe_dispatch=dense
+AUDITED = experiment=v6_max hardware=rx480
 define FIND_STUBS
 import importlib.util as util
 print(util.find_spec('torch_directml').submodule_search_locations[0])

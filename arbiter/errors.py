@@ -64,3 +64,15 @@ class RunInterrupted(RunError):
 
 class DecisionError(ArbiterError):
     """A question put to a trained model is not one that it can answer."""
+
+
+class PlanError(ArbiterError):
+    """A run would not fit into the memory that it may take."""
+
+
+class ProcessLost(RunInterrupted):
+    """Another process of a run died or hangs; the run can be gone on with."""
+
+
+class ProcessFailed(RunError):
+    """Another process of a run failed, for a reason that it left word of."""

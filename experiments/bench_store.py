@@ -23,6 +23,7 @@ from arbiter.features.build import items_per_shard
 from arbiter.features.codec import Int8Codec
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.ragged import Ragged
+from arbiter.features.shard_writer import write_codecs
 from arbiter.features.shards import write_shard
 from arbiter.features.store import FeatureStore
 from arbiter.hardware.device import resolve_device
@@ -73,8 +74,8 @@ def synthetic_store(root: Path, images: int) -> FeatureStore:
         directory = store.directory(kind)
         directory.mkdir(parents=True)
         streams = store.encoder.spec[kind]
-        store.write_codecs(
-            kind, {name: Int8Codec(np.ones(_DIM, np.float32) / 50) for name in streams}
+        write_codecs(
+            directory, {name: Int8Codec(np.ones(_DIM, np.float32) / 50) for name in streams}
         )
         size = items_per_shard(streams) if kind == "image" else count
         for number, start in enumerate(range(0, count, size)):

@@ -28,6 +28,11 @@ def _value(arguments: list[str], key: str) -> str | None:
     return None if value is None else str(value)
 
 
+def is_multirun(arguments: list[str]) -> bool:
+    """Whether the command line asks for a sweep."""
+    return any(a in _MULTIRUN for a in arguments)
+
+
 def resume_arguments(arguments: list[str]) -> list[str]:
     """Put a run's own overrides before those given beside `resume=<run dir>`.
 
@@ -37,7 +42,7 @@ def resume_arguments(arguments: list[str]) -> list[str]:
     Raises:
         RunError: a new run or sweep would overwrite another one, or there is none to go on with.
     """
-    multirun = any(a in _MULTIRUN for a in arguments)
+    multirun = is_multirun(arguments)
     if any(a.startswith("-") and a not in _MULTIRUN for a in arguments):
         return arguments  # --help, --cfg and the like run nothing
     resume = _value(arguments, "resume")

@@ -24,8 +24,7 @@ from arbiter.training.checkpoint import CheckpointConfig
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.muon import MuonConfig
 from arbiter.training.objective import ObjectiveConfig
-from arbiter.training.optimizers import AdamWConfig
-from arbiter.training.plain_adamw import DirectMLAdamWConfig
+from arbiter.training.optimizers import AdamWConfig, DirectMLAdamWConfig
 from arbiter.training.schedules import ScheduleConfig
 
 
@@ -65,6 +64,15 @@ class TrainConfig:
     optimizer: Any = option(help="The optimizer.")
     schedule: ScheduleConfig = option(ScheduleConfig(), help="Epochs, batch, learning rate.")
     hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+
+
+@dataclass
+class PlanConfig(TrainConfig):
+    """`python -m experiments.plan`: a run's configuration, and how it is looked at."""
+
+    probe_seconds: float = option(
+        30.0, help="Time spent on timing steps, where the device is here; 0 for none.", low=0
+    )
 
 
 @dataclass
@@ -126,6 +134,7 @@ def register() -> None:
     """Make the schemas known to Hydra; `conf/` refers to them by these names."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
+    store.store(name="plan_schema", node=PlanConfig)
     store.store(name="decide_schema", node=DecideConfig)
     store.store(name="features_schema", node=FeaturesConfig)
     store.store(name="bench_schema", node=BenchConfig)

@@ -17,6 +17,7 @@ LEVELS = [
     {"model"},
     {"calibration"},
     {"training", "report"},
+    {"planning"},
     {"engine"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -119,6 +119,15 @@ class Encoder(Protocol):
     def fingerprint(self, kind: str) -> dict:
         """Everything that the features of one content kind depend on, as JSON; loads no weights."""
 
+    def count_patches(self, size: tuple[int, int] | None) -> int:
+        """Patch tokens of an image of this width and height; None for the most of any image."""
+
+    def encoding_bytes(self, images: int) -> int:
+        """Bytes in use at once, beside the weights, to encode so many images together."""
+
+    def release(self) -> None:
+        """Give back the memory of loaded weights; the next encoding loads them again."""
+
     def prepare(self, kind: str, content: object) -> object:
         """The part of encoding that each content needs by itself; runs in worker threads.
 

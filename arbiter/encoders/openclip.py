@@ -31,6 +31,7 @@ from arbiter.encoders.openclip_source import (
 )
 from arbiter.encoders.openclip_towers import (
     Shapes,
+    activation_bytes,
     find_shapes,
     image_outputs,
     load_tokenizer,
@@ -41,7 +42,13 @@ from arbiter.encoders.openclip_towers import (
     text_shape,
     unit_rms,
 )
-from arbiter.encoders.tiling import VIEWS_OF_A_TILED_IMAGE, merge_patches, patch_positions, views
+from arbiter.encoders.tiling import (
+    VIEWS_OF_A_TILED_IMAGE,
+    is_tiled,
+    merge_patches,
+    patch_positions,
+    views,
+)
 from arbiter.errors import EncoderError
 from arbiter.files import file_digest
 
@@ -49,6 +56,8 @@ from arbiter.files import file_digest
 VERSION = 1
 
 _RANDOM_SEED = 0
+# A batch of a few images with many views would run in parts too small to fill a device.
+_LEAST_VIEWS = 8
 
 
 @dataclass
@@ -224,7 +233,23 @@ class OpenCLIPEncoder:
     def _tile_from(self) -> int | None:
         return self.config.tile_from if self._grid[0] > 1 else None
 
+    def count_patches(self, size: tuple[int, int] | None) -> int:
+        """The patches of all views of an image."""
+        most, rows, columns = self._grid
+        tiled = size is None or is_tiled(size, self._tile_from)
+        return (most if tiled else 1) * rows * columns
+
+    def encoding_bytes(self, images: int) -> int:
+        """Bytes in use at once, beside the weights, to encode so many images together."""
+        views = max(images, _LEAST_VIEWS)
+        return activation_bytes(self._architecture.build_name, self._preprocess["size"], views)
+
     # ------------------------------------------------------------ encoding
+
+    def release(self) -> None:
+        """Drop the towers."""
+        with self._lock:
+            self._towers = None
 
     def prepare(self, kind: str, content: object) -> object:
         """The part of the work that one content needs alone: images to views [V, 3, H, W]."""
@@ -265,7 +290,7 @@ class OpenCLIPEncoder:
         counts = np.array([len(view) for view in prepared], np.int64)
         pooled, patches = [], []
         # Views, not images, fill the device: a batch of tiled images takes several passes.
-        for part in torch.cat(prepared).split(max(len(images), 8)):
+        for part in torch.cat(prepared).split(max(len(images), _LEAST_VIEWS)):
             with self._compute.autocast():
                 output = image_outputs(
                     model, part.to(self._compute.device), self._shapes.patch_format

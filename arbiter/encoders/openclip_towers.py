@@ -14,6 +14,8 @@ import torch
 from safetensors import SafetensorError
 
 from arbiter.errors import EncoderError
+from arbiter.hardware.allocation import Exact, Memory
+from arbiter.hardware.recorder import Recorder, recording
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ def find_shapes(build_name: str, size: Sequence[int]) -> Shapes:
         patch_format=patch_format,
         parameters=sum(p.numel() for p in model.parameters()),
     )
+
+
+def activation_bytes(build_name: str, size: Sequence[int], views: int) -> int:
+    """Bytes in use at once, beside the weights, while the image tower sees `views` views."""
+    recorder, memory = Recorder(), Memory(Exact())
+    with torch.device("meta"):
+        model = _build(build_name, torch.device("meta"))
+        with torch.no_grad(), recording(recorder, weights=model.state_dict().values()):
+            image_outputs(model, torch.empty(1, 3, *size), "NLC")
+    memory.play(recorder.take())
+    return views * memory.peak
 
 
 def load_towers(

@@ -167,6 +167,18 @@ class RawEncoder:
         """What perceives, for summaries and reports."""
         return {"name": "raw", "random_weights": False}
 
+    def count_patches(self, size: tuple[int, int] | None) -> int:
+        """Every image has the same number."""
+        return min(self.config.max_patches, self._rows * self._columns)
+
+    def encoding_bytes(self, images: int) -> int:
+        """The transforms look at one image after another."""
+        del images
+        return 0
+
+    def release(self) -> None:
+        """There are no weights."""
+
     def prepare(self, kind: str, content: object) -> object:
         """Nothing to do ahead: the transforms are the whole work."""
         return content
@@ -188,7 +200,7 @@ class RawEncoder:
     def encode_image(self, images: Sequence[Image.Image]) -> dict[str, Tokens]:
         """The mean patch, and the patches of highest energy as differences from it."""
         pooled, patches, positions = [], [], []
-        keep = min(self.config.max_patches, self._rows * self._columns)
+        keep = self.count_patches(None)
         for image in images:
             grid = block_dct(image, *self.config.image_size, self.config.patch_size)
             flat = grid.reshape(-1, grid.shape[-1])

@@ -8,6 +8,11 @@ from PIL import Image
 VIEWS_OF_A_TILED_IMAGE = 5
 
 
+def is_tiled(size: tuple[int, int], tile_from: int | None) -> bool:
+    """Whether an image of this width and height is looked at in quadrants as well."""
+    return tile_from is not None and max(size) >= tile_from and min(size) >= 2
+
+
 def views(image: Image.Image, tile_from: int | None) -> list[Image.Image]:
     """The whole image and, if its longer side has at least `tile_from` pixels, its quadrants.
 
@@ -17,7 +22,7 @@ def views(image: Image.Image, tile_from: int | None) -> list[Image.Image]:
         image: RGB.
         tile_from: in pixels; None never tiles.
     """
-    if tile_from is None or max(image.size) < tile_from or min(image.size) < 2:
+    if not is_tiled(image.size, tile_from):
         return [image]
     width, height = image.size
     x, y = width // 2, height // 2

@@ -61,6 +61,7 @@ class DecisionBatch:
 
     Attributes:
         texts: float32 [U, D], every distinct text of the batch once.
+        text_ids: int64 [U], a number for each text that no other has.
         question: int64 [B, Q], index into texts.
         question_mask: bool [B, Q].
         context: int64 [B, Q], index into texts.
@@ -76,6 +77,7 @@ class DecisionBatch:
     """
 
     texts: torch.Tensor
+    text_ids: torch.Tensor
     question: torch.Tensor
     question_mask: torch.Tensor
     context: torch.Tensor
@@ -151,6 +153,7 @@ def assemble(dataset: FeatureDataset, blocks: torch.Tensor) -> DecisionBatch:
 
     return DecisionBatch(
         texts=texts,
+        text_ids=dataset.tables["text"].ids[distinct],
         question=spread(question),
         question_mask=mask,
         context=spread(context),

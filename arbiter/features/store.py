@@ -18,31 +18,24 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
-from filelock import FileLock
-from safetensors.numpy import load_file, save_file
 
 from arbiter import files, media
-from arbiter.encoders.base import Encoder, Tokens
+from arbiter.encoders.base import Encoder
 from arbiter.errors import StoreError
 from arbiter.features import build
 from arbiter.features.codec import Int8Codec
+from arbiter.features.joint_build import Found, encode_together, one_builder, rounds
 from arbiter.features.key_memo import KeyMemo
 from arbiter.features.prefetch import map_ahead
-from arbiter.features.shards import (
-    MappedShard,
-    list_shards,
-    next_number,
-    shard_is_intact,
-    shard_is_whole,
-    write_shard,
-)
+from arbiter.features.shard_writer import ShardWriter, codec_files, read_codecs
+from arbiter.features.shards import MappedShard, list_shards, shard_is_intact, shard_is_whole
 from arbiter.features.table import FeatureTable
-from arbiter.files import file_digest, fsync_path, write_json_atomic
+from arbiter.hardware.distributed import ALONE, Ranks
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +45,8 @@ VERIFY_BYTES = 10**9
 
 Progress = Callable[[str, int, int], None]
 """Called with (content kind, contents done, contents to look at)."""
+
+PreparedItems = Iterator[build.Prepared]
 
 
 class FeatureStore:
@@ -63,6 +58,7 @@ class FeatureStore:
         batch_size: contents per call of the encoder.
         progress: told how a build gets on.
         decode_threads: decode and prepare contents ahead of the encoder; 0 for none.
+        ranks: the processes that build together; each calls with the same references.
     """
 
     def __init__(
@@ -72,11 +68,13 @@ class FeatureStore:
         batch_size: int = 64,
         progress: Progress | None = None,
         decode_threads: int = 2,
+        ranks: Ranks = ALONE,
     ):
         self.root = root
         self.encoder = encoder
         self._int8 = encoder.config.cache_dtype == "int8"
         self._batch_size, self._decode_threads = batch_size, decode_threads
+        self._ranks = ranks
         self._progress = progress or (lambda kind, done, total: None)
 
     def directory(self, kind: str) -> Path:
@@ -97,8 +95,7 @@ class FeatureStore:
 
     def codecs(self, kind: str) -> dict[str, Int8Codec]:
         """The codecs of a table, by stream; empty for float16 or while nothing is stored."""
-        found = _codec_files(self.directory(kind)) if self._int8 else []
-        return {n: Int8Codec(scale) for path in found for n, scale in load_file(path).items()}
+        return read_codecs(self.directory(kind)) if self._int8 else {}
 
     def fingerprint(self, kinds: Sequence[str]) -> str:
         """One name for the features of these kinds, codecs included, as a sha256 in hex."""
@@ -123,16 +120,17 @@ class FeatureStore:
             MediaError: an image cannot be decoded.
             StoreError: the directory cannot be written.
         """
-        directory = self.directory(kind)
+        directory, ranks = self.directory(kind), self._ranks
         try:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "last_used").touch()
             memo = KeyMemo(self.root / "image_keys.json") if kind == "image" else None
             keys = [self._remembered(kind, ref, memo) for ref in refs]
             # With everything there, no lock is taken: nobody waits for another's long build.
-            if not self._complete(kind, keys):
-                with FileLock(directory / ".lock"):
-                    self._clear_up(kind)
+            if ranks.share(ranks.first and not self._complete(kind, keys)):
+                with one_builder(directory / ".lock", ranks):
+                    if ranks.first:
+                        self._clear_up(kind)
                     self._build(kind, refs, keys, memo)
             table = self.open(kind)
         except OSError as error:
@@ -140,7 +138,14 @@ class FeatureStore:
                 f"features: cannot write {directory}: {error.strerror}; "
                 "free space there or set paths.features to another folder"
             ) from error
-        return table, table.index(keys)
+        return table, table.index(self._agreed(keys))
+
+    def _agreed(self, keys: list[bytes]) -> list[bytes]:
+        """The first process's keys; the others' files may just have been too fresh to tell."""
+        if self._ranks.size == 1:
+            return keys
+        joined = self._ranks.share_bytes(b"".join(keys) if self._ranks.first else b"")
+        return [joined[start : start + 32] for start in range(0, len(joined), 32)]
 
     def _remembered(self, kind: str, ref: object, memo: KeyMemo | None) -> bytes | None:
         """The key of a reference where that takes no decoding."""
@@ -162,31 +167,56 @@ class FeatureStore:
         self, kind: str, refs: Sequence[object], keys: list[bytes | None], memo: KeyMemo | None
     ) -> None:
         """Encode what is missing, and fill in the unknown `keys`."""
-        known = self.open(kind).rows
-        todo = [i for i, key in enumerate(keys) if key not in known]
+        ranks, batch_size = self._ranks, self._batch_size
+        known = self.open(kind).rows if ranks.first else {}
+        todo = ranks.share([i for i, key in enumerate(keys) if key not in known])
+        known = known if ranks.first else self.open(kind).rows
+        own = [i for _, share in rounds(todo, batch_size, ranks) for i in share]
         threads = 0 if kind == "text" else self._decode_threads
         # Enough to fill the next batch while this one is encoded.
-        ahead = self._batch_size + threads
-        writer = _ShardWriter(self, kind)
-        begun: set[bytes] = set()
+        ahead = batch_size + threads
         prepared = map_ahead(
-            lambda i: build.prepare(self.encoder, kind, refs[i], known), todo, threads, ahead
+            lambda i: build.prepare(self.encoder, kind, refs[i], known), own, threads, ahead
         )
+        writer = ShardWriter(self.directory(kind), self.encoder, kind, batch_size, self._int8)
+        add = self._encode_alone if ranks.size == 1 else self._encode_together
         try:
-            for done, (position, item) in enumerate(zip(todo, prepared, strict=True), 1):
-                keys[position] = item.key
-                if memo is not None and isinstance(refs[position], Path):
-                    memo.put(refs[position], item.before, item.key)
-                if item.content is not None and item.key not in begun:
-                    begun.add(item.key)
-                    writer.add(item.key, item.content)
-                if done == len(todo):
+            for done, found in enumerate(add(kind, todo, prepared, writer), 1):
+                keys[found.position] = found.key
+                if memo is not None and isinstance(refs[found.position], Path):
+                    memo.put(refs[found.position], found.before, found.key)
+                if done == len(todo) and ranks.first:
                     writer.finish()
                 self._progress(kind, done, len(todo))
         finally:
             prepared.close()
-            if memo is not None:
+            if memo is not None and ranks.first:
                 memo.save()
+        # The files are there for all to read.
+        ranks.share()
+
+    def _encode_alone(
+        self, kind: str, todo: Sequence[int], prepared: PreparedItems, writer: ShardWriter
+    ) -> Iterator[Found]:
+        """Encode what is new among the references, one after the other."""
+        begun: set[bytes] = set()
+        for position, item in zip(todo, prepared, strict=True):
+            if item.content is not None and item.key not in begun:
+                begun.add(item.key)
+                writer.add(item.key, item.content)
+            yield Found(position, item.key, item.before)
+
+    def _encode_together(
+        self, kind: str, todo: Sequence[int], prepared: PreparedItems, writer: ShardWriter
+    ) -> Iterator[Found]:
+        """The same, shared out among the processes."""
+        encode = partial(build.encode, self.encoder, kind)
+        per_shard = build.items_per_shard(self.encoder.spec[kind])
+        together = encode_together(todo, prepared, encode, self._batch_size, per_shard, self._ranks)
+        for found, parts in together:
+            for keys, streams in parts:
+                writer.put(keys, streams)
+            yield from found
 
     def damaged(self, kind: str) -> list[Path]:
         """Files of a table that are not what they were when written."""
@@ -201,20 +231,6 @@ class FeatureStore:
             path.unlink()
         files.remove_leftovers(self.directory(kind))
 
-    def write_codecs(self, kind: str, codecs: dict[str, Int8Codec]) -> None:
-        """Fix a new table's codecs, for good."""
-        directory = self.directory(kind)
-        temporary = directory / f".writing-{os.getpid()}-codec"
-        scales = {name: codec.channel_scale for name, codec in codecs.items()}
-        files.write_tensors(save_file, scales, temporary)
-        fsync_path(temporary)
-        name = f"codec-{file_digest(temporary)[:16]}.safetensors"
-        os.replace(temporary, directory / name)
-
-
-def _codec_files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("codec-*.safetensors"))
-
 
 def damaged_files(directory: Path, int8: bool, verify: bool = False) -> list[Path]:
     """Files of a table that are not what they were when written.
@@ -224,68 +240,10 @@ def damaged_files(directory: Path, int8: bool, verify: bool = False) -> list[Pat
         int8: whether it needs a codec.
         verify: check every byte, however much there is.
     """
-    shards, codecs = list_shards(directory), _codec_files(directory)
+    shards, codecs = list_shards(directory), codec_files(directory)
     # Without their codec, int8 shards mean nothing.
     if shards and int8 and not (codecs and all(map(shard_is_intact, codecs))):
         return [*codecs, *shards]
     full = verify or sum(path.stat().st_size for path in shards) < VERIFY_BYTES
     check = shard_is_intact if full else shard_is_whole
     return [path for path in shards if not check(path)]
-
-
-class _ShardWriter:
-    """Encodes contents by the batch and writes a shard whenever one is full.
-
-    Batches do not cross shards, so what a shard holds does not depend on where a build began.
-    """
-
-    def __init__(self, store: FeatureStore, kind: str):
-        self._store, self._kind = store, kind
-        self._directory = store.directory(kind)
-        self._per_shard = build.items_per_shard(store.encoder.spec[kind])
-        self._codecs = store.codecs(kind)
-        self._batch: list[tuple[bytes, object]] = []
-        # Batches that wait for the table's codecs, which are fitted on its first shard.
-        self._raw: list[tuple[list[bytes], dict[str, Tokens]]] = []
-        self._packed: list[build.Packed] = []
-        self._count = 0
-
-    def add(self, key: bytes, content: object) -> None:
-        self._batch.append((key, content))
-        self._count += 1
-        if len(self._batch) == self._store._batch_size or self._count == self._per_shard:
-            self._encode()
-        if self._count == self._per_shard:
-            self._write()
-
-    def finish(self) -> None:
-        """Write what does not fill a shard."""
-        if self._batch:
-            self._encode()
-        if self._count:
-            self._write()
-
-    def _encode(self) -> None:
-        keys = [key for key, _ in self._batch]
-        streams = build.encode(self._store.encoder, self._kind, [c for _, c in self._batch])
-        self._batch = []
-        if self._codecs or not self._store._int8:
-            self._packed.append(build.pack(keys, streams, self._codecs))
-        else:
-            self._raw.append((keys, streams))
-
-    def _write(self) -> None:
-        encoder = self._store.encoder
-        if self._raw:
-            self._store.write_codecs(
-                self._kind, build.fit_codecs([streams for _, streams in self._raw])
-            )
-            self._codecs = self._store.codecs(self._kind)
-            self._packed = [build.pack(k, streams, self._codecs) for k, streams in self._raw]
-            self._raw = []
-        shards = list_shards(self._directory)
-        if not shards:
-            write_json_atomic(self._directory / "fingerprint.json", encoder.fingerprint(self._kind))
-            write_json_atomic(self._directory / "encoder.json", encoder.describe())
-        write_shard(self._directory, next_number(shards), build.join(self._packed))
-        self._packed, self._count = [], 0

@@ -84,6 +84,7 @@ class FeatureTable:
     Attributes:
         rows: content key -> row.
         streams: readers by stream name.
+        ids: int64 [rows], a number for each content that depends on the content alone.
 
     Args:
         specs: the streams.
@@ -102,6 +103,10 @@ class FeatureTable:
         keys = [key.tobytes() for shard in shards for key in shard["keys"].numpy()]
         # Two shards may hold the same content after a rebuild; the first one counts.
         self.rows = {key: row for row, key in reversed(list(enumerate(keys)))}
+        # The first bytes of a sha256.
+        heads = [shard["keys"].contiguous().view(torch.uint8)[:, :8] for shard in shards]
+        whole = torch.cat(heads) if heads else torch.zeros(0, 8, dtype=torch.uint8)
+        self.ids = whole.contiguous().view(torch.int64).squeeze(1)
         self._release, self._touched_bytes = release, 0
         self.streams = {
             name: StreamReader(name, spec, shards, codecs.get(name), self._touched)

@@ -13,11 +13,14 @@ import torch
 
 from arbiter.config import option
 from arbiter.errors import ConfigError
+from arbiter.hardware.distributed import own_device
+from arbiter.hardware.kernels import ATTENTION_KERNELS
 
 log = logging.getLogger(__name__)
 
 _WSL_GPU = Path("/dev/dxg")
 
+AUTO = "auto"
 _KINDS = ("auto", "cpu", "cuda", "mps", "directml")
 _ALLOWED = f"must be one of {', '.join(_KINDS)}; a number chooses a GPU, as in cuda:1"
 
@@ -31,8 +34,10 @@ class HardwareConfig:
         help="Where the model runs: auto, cpu, cuda, mps or directml; auto takes the first that "
         "works, cuda:1 the second GPU.",
     )
-    micro_batch_size: int = option(
-        16, help="Blocks per forward pass; gradients accumulate to schedule.batch_size.", low=1
+    micro_batch_size: int | str = option(
+        16,
+        help="Blocks per forward pass; gradients accumulate to schedule.batch_size. auto: the "
+        "most that fit the budgets by plan, halved when memory runs out.",
     )
     eval_batch_size: int = option(64, help="Blocks per forward pass without gradient.", low=1)
     encoder_device: str | None = option(
@@ -66,9 +71,29 @@ class HardwareConfig:
     num_threads: int | None = option(
         None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
     )
+    attention_kernel: str = option(
+        "auto",
+        help="How attention is computed: auto leaves torch's choice; math is plain products.",
+        choices=("auto", *ATTENTION_KERNELS),
+    )
+    compile: bool = option(
+        False, help="Compile the fusion layers (torch.compile); a minute once, then faster steps."
+    )
+    vram_budget_mb: int | None = option(
+        None, help="Device memory a run may take, in MB; null: what this device has free.", low=1
+    )
+    ram_budget_mb: int | None = option(
+        None, help="Host memory a run may take, in MB; null: what this machine has free.", low=1
+    )
+    enforce_budget: bool = option(
+        True, help="Refuse to start a run that is planned to exceed a budget."
+    )
 
     def check(self) -> None:
-        """Devices have names, and DirectML computes in float32 only."""
+        """Micro-batches have blocks, devices have names, and DirectML computes in float32 only."""
+        size = self.micro_batch_size
+        if size != AUTO and (isinstance(size, str) or size < 1):
+            raise ConfigError("micro_batch_size", size, f"must be an integer >= 1, or {AUTO}")
         for key in ("device", "encoder_device"):
             if getattr(self, key) is not None:
                 _parse(getattr(self, key), key)
@@ -146,6 +171,8 @@ def _existing() -> str:
 def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     """The torch device for `hardware.device`, or for another `key` of that kind.
 
+    Of several processes on a machine with GPUs, each gets one of its own.
+
     Raises:
         ConfigError: a device was named that cannot be used; there is no silent fall-back.
     """
@@ -160,8 +187,8 @@ def resolve_device(name: str, key: str = "hardware.device") -> torch.device:
     if number is not None and number >= len(names):
         raise ConfigError(key, name, f"no such GPU; this machine has {_existing()}")
     if kind == "directml":
-        return importlib.import_module("torch_directml").device(number)
-    return torch.device(kind) if number is None else torch.device(kind, number)
+        return own_device(importlib.import_module("torch_directml").device(number), key)
+    return own_device(torch.device(kind) if number is None else torch.device(kind, number), key)
 
 
 def directml_loaded() -> bool:
@@ -175,3 +202,17 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     kind = "cpu" if precision == "float32" else device.type
     dtype = torch.float16 if precision == "float16" else torch.bfloat16
     return torch.autocast(kind, dtype, enabled=precision != "float32")
+
+
+def device_kind(name: str) -> str:
+    """'cpu', 'cuda', 'mps' or 'directml' for `hardware.device`; a named one need not be here."""
+    if name != AUTO:
+        return name.partition(":")[0]
+    found = resolve_device(AUTO).type
+    return found if found in _KINDS else "directml"
+
+
+def device_problem(name: str) -> str | None:
+    """Why a kind of device cannot be used on this machine, or None."""
+    names, problem = _LOOK[name.partition(":")[0]]()
+    return None if names else problem

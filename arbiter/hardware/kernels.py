@@ -6,9 +6,22 @@ kernels are used where they exist, by capability, never by version.
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional as F
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from arbiter.errors import ConfigError
+
+ATTENTION_KERNELS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 HAS_GROUPED_MM = hasattr(F, "grouped_mm")
 
 
@@ -41,5 +54,55 @@ def grouped_matmul(
 
 def _grouped_mm_takes(x_NC: torch.Tensor, weight_ECD: torch.Tensor) -> bool:
     """`grouped_mm` wants rows of whole 16-byte words, and bfloat16 on CUDA."""
+    # On the meta device, shapes are worked out as they would be on the CPU.
     aligned = all(size * x_NC.element_size() % 16 == 0 for size in weight_ECD.shape[1:])
-    return aligned and (x_NC.device.type == "cpu" or x_NC.dtype == torch.bfloat16)
+    return aligned and (x_NC.device.type in ("cpu", "meta") or x_NC.dtype == torch.bfloat16)
+
+
+def attention_kernel(name: str, device: torch.device) -> AbstractContextManager:
+    """A context in which scaled dot product attention takes this kernel.
+
+    Raises:
+        ConfigError: the device has no such kernel for attention with a mask.
+    """
+    if name == "auto":
+        return nullcontext()
+    x = torch.zeros(1, 1, 8, 64, device=device, requires_grad=True)
+    mask = torch.ones(1, 1, 1, 8, dtype=torch.bool, device=device)
+    try:
+        with sdpa_kernel(ATTENTION_KERNELS[name]):
+            F.scaled_dot_product_attention(x, x, x, attn_mask=mask).sum().backward()
+    except RuntimeError as error:
+        raise ConfigError(
+            "hardware.attention_kernel",
+            name,
+            f"{device} has no such kernel for attention with a mask ({_first_line(error)}); "
+            "use auto or math",
+        ) from None
+    return sdpa_kernel(ATTENTION_KERNELS[name])
+
+
+def compile_layers(layers: Iterable[nn.Module], device: torch.device) -> None:
+    """Have modules compiled on their first call; results stay the same up to rounding.
+
+    Raises:
+        ConfigError: this machine cannot compile: on the CPU, that takes a C++ compiler.
+    """
+    probe = torch.compile(lambda x: torch.sin(x) + 1)
+    try:
+        probe(torch.zeros(8, device=device))
+    except Exception as error:
+        # Whatever a compiler's own code raises: there is no common type below Exception.
+        need = "a C++ compiler (g++ or clang)" if device.type == "cpu" else "a backend for it"
+        raise ConfigError(
+            "hardware.compile",
+            "true",
+            f"torch.compile does not work for {device} here ({_first_line(error)}); install "
+            f"{need}, or set hardware.compile=false",
+        ) from None
+    for layer in layers:
+        layer.compile()
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -70,6 +70,14 @@ def describe(device: torch.device) -> dict:
     }
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what it was given, so that a clock may be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
 def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -18,6 +18,7 @@ from arbiter.config import option
 from arbiter.encoders.base import FeatureSpec
 from arbiter.errors import ConfigError
 from arbiter.features.batch import DecisionBatch, MediaTokens, TextTokens, media_specs
+from arbiter.model.dropout import Noise
 from arbiter.model.fusion import FusionLayer
 from arbiter.model.heads import DecisionHead, DraftHead, mask_logits
 from arbiter.model.latents import MediaLatents
@@ -27,7 +28,7 @@ from arbiter.sample import Modality, Sample
 CONTEXT = "context"
 _QUESTION = "question"
 _PATCHES = "patches"
-_MODALITY_OF = {
+MODALITY_OF = {
     "image": Modality.IMAGE,
     _PATCHES: Modality.IMAGE,
     "video": Modality.VIDEO,
@@ -85,8 +86,12 @@ class DecisionOutput:
 
 def inputs_for(samples: Iterable[Sample], spec: FeatureSpec) -> tuple[str, ...]:
     """The inputs that a model of these samples needs, in the model's order."""
-    present = frozenset().union(*(sample.modalities for sample in samples))
-    kinds = [kind for kind in media_specs(spec) if _MODALITY_OF[kind] in present]
+    return inputs_of(frozenset().union(*(sample.modalities for sample in samples)), spec)
+
+
+def inputs_of(present: frozenset[Modality], spec: FeatureSpec) -> tuple[str, ...]:
+    """The inputs that a model of these modalities needs, in the model's order."""
+    kinds = [kind for kind in media_specs(spec) if MODALITY_OF[kind] in present]
     return (*([CONTEXT] if Modality.CONTEXT in present else []), *kinds)
 
 
@@ -149,8 +154,13 @@ class DecisionModel(nn.Module):
         pooled = {kind: s.dim for kind, s in kinds.items() if kind != _PATCHES}
         self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
 
-    def forward(self, batch: DecisionBatch) -> DecisionOutput:
-        """Score every candidate of every question. Media the model has no input for is ignored."""
+    def forward(self, batch: DecisionBatch, noise: Noise | None = None) -> DecisionOutput:
+        """Score every candidate of every question. Media the model has no input for is ignored.
+
+        Args:
+            batch: on the model's device.
+            noise: addresses for dropout, in training; without them nothing is dropped.
+        """
         question_BQD = F.embedding(batch.question, batch.texts)
         context_BQD = None
         if self.embed_context is not None:
@@ -159,13 +169,16 @@ class DecisionModel(nn.Module):
 
         own_BQLH, own_mask_BQL = self._own_tokens(batch, question_BQD, context_BQD)
         media_BSH, media_mask_BS = self._media_tokens(media, own_BQLH)
-        decision_BQH, routing = self._fuse(media_BSH, own_BQLH, media_mask_BS, own_mask_BQL)
+        rows = None if noise is None else self._rows(noise, batch, media)
+        decision_BQH, routing = self._fuse(
+            media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, rows
+        )
         pooled = {k: _mean(tokens) for k, tokens in media.items() if k != _PATCHES}
         # Foils are scored as if they were further candidates.
         scored = batch.candidates
         if batch.foils is not None:
             scored = torch.cat([batch.candidates, batch.foils], dim=-1)
-        scores = self.head(decision_BQH, batch.texts, scored, pooled.get("image"))
+        scores = self.head(decision_BQH, batch.texts, scored, pooled.get("image"), noise)
         candidates = batch.candidates.shape[-1]
         logits, foil_logits = scores, None
         if batch.foils is not None:
@@ -231,6 +244,23 @@ class DecisionModel(nn.Module):
             masks.append(tokens.mask)
         return torch.cat(parts, dim=1), torch.cat(masks, dim=1)
 
+    def _rows(
+        self, noise: Noise, batch: DecisionBatch, media: dict[str, MediaTokens]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Addresses of the media tokens [B, S, 2] and of the own tokens [B, Q, L, 2].
+
+        They count within each kind of token, as padding moves the places of the kinds after it.
+        """
+        names = [name for name in self.text_token_type if name in batch.text_tokens]
+        own = [noise.tokens(noise.question, "own", 2 if self.embed_context is None else 3)]
+        own += [
+            noise.tokens(noise.question, name, batch.text_tokens[name].tokens.mask.shape[1])
+            for name in names
+        ]
+        block = noise.block
+        seen = [noise.tokens(block, kind, t.mask.shape[1]) for kind, t in media.items()]
+        return torch.cat([block[:, None][:, :0], *seen], dim=1), torch.cat(own, dim=2)
+
     def _flat_position(self, kind: str, tokens: MediaTokens) -> torch.Tensor:
         """Row-major index into the position table; beyond its end, the last place of an axis."""
         index = torch.zeros_like(tokens.positions[..., 0])
@@ -239,12 +269,20 @@ class DecisionModel(nn.Module):
         return index
 
     def _fuse(
-        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL
+        self, media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, noise, rows
     ) -> tuple[torch.Tensor, list[RoutingStats]]:
         """Run the layers; the decision tokens [B, Q, H] and the routers' statistics."""
         B, Q = own_BQLH.shape[:2]
         if self.latents is not None and media_BSH.shape[1]:
-            media_BSH, media_mask_BS = self.latents(media_BSH, media_mask_BS)
+            addresses = (None, None)
+            if noise is not None:
+                count = len(self.latents.latents_PH)
+                addresses = (
+                    noise.tokens(noise.block, "latents", count),
+                    self._channels(noise, "latents"),
+                )
+                rows = (addresses[0], rows[1])
+            media_BSH, media_mask_BS = self.latents(media_BSH, media_mask_BS, *addresses)
         if self.config.attention == "full":
             # Each question takes its own copy of the media: B * Q blocks of one question.
             media_BSH = media_BSH.repeat_interleave(Q, dim=0)
@@ -253,15 +291,23 @@ class DecisionModel(nn.Module):
             media_mask_BS = media_mask_BS & own_mask_BQL[:, :, :1].reshape(B * Q, 1)
             own_BQLH = own_BQLH.flatten(0, 1)[:, None]
             own_mask_BQL = own_mask_BQL.flatten(0, 1)[:, None]
+            if rows is not None:
+                rows = (rows[0].repeat_interleave(Q, dim=0), rows[1].flatten(0, 1)[:, None])
         routing = []
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
+            channels = None if noise is None else self._channels(noise, f"layer {number}")
             media_BSH, own_BQLH, stats = layer(
-                media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last
+                media_BSH, own_BQLH, media_mask_BS, own_mask_BQL, last, rows, channels
             )
             if stats is not None:
                 routing.append(RoutingStats(_block_mean(stats.probabilities, B), stats.load))
         return self.norm(own_BQLH[:, :, 0]).view(B, Q, -1), routing
+
+    def _channels(self, noise: Noise, site: str) -> torch.Tensor:
+        """Of the two dropouts of a layer: [2, 2, H]."""
+        width = self.config.hidden_dim
+        return torch.stack([noise.channels(f"{site}/{i}", width) for i in range(2)])
 
 
 def _embedding(*shape: int) -> nn.Parameter:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arbiter.model.dropout import Dropout
 from arbiter.model.moe import MixtureOfExperts, MoEConfig, RoutingStats
 
 
@@ -40,7 +41,7 @@ class FusionLayer(nn.Module):
         self.out = nn.Linear(hidden_dim, hidden_dim)
         self.moe_norm = nn.LayerNorm(hidden_dim)
         self.moe = MixtureOfExperts(hidden_dim, moe, dispatch)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -49,8 +50,14 @@ class FusionLayer(nn.Module):
         media_mask_BS: torch.Tensor,
         own_mask_BQL: torch.Tensor,
         last: bool,
+        rows: tuple[torch.Tensor, torch.Tensor] | None = None,
+        channels: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, RoutingStats | None]:
         """One layer. With `last`, only decision tokens are computed and returned.
+
+        Args:
+            rows: for dropout, addresses of media [B, S, 2] and own tokens [B, Q, L, 2], or None.
+            channels: addresses of the channels [2, 2, H], or None.
 
         Returns:
             media [B, S, H] (S = 0 with `last`), own [B, Q, L, H] (L = 1 with `last`), statistics.
@@ -63,16 +70,22 @@ class FusionLayer(nn.Module):
         read = torch.cat([read_media, read_own.flatten(1, 2)], dim=1)
         mask_BT = torch.cat([media_mask_BS[:, :S], own_mask_BQL[:, :, :L].reshape(B, Q * L)], dim=1)
 
+        first = second = rows_BT2 = None
+        if rows is not None:
+            rows_BT2 = torch.cat([rows[0][:, :S], rows[1][:, :, :L].reshape(B, Q * L, 2)], dim=1)
+            first, second = channels
+
         normed = self.attention_norm(read)
         # Without `last`, the readers are the read; do not normalise twice.
         query = self.query(self.attention_norm(x_BTH) if last else normed)
         key, value = self.key_value(normed).chunk(2, dim=-1)
         attend = self._attend_prefix if self.prefix else self._attend_full
         attended = attend(*map(self._split, (query, key, value)), S, media_mask_BS, own_mask_BQL)
-        x_BTH = x_BTH + self.dropout(self.out(attended.transpose(1, 2).flatten(2)))
+        attended_BTH = self.out(attended.transpose(1, 2).flatten(2))
+        x_BTH = x_BTH + self.dropout(attended_BTH, rows_BT2, first)
 
         y_BTH, stats = self.moe(self.moe_norm(x_BTH), mask_BT)
-        x_BTH = x_BTH + self.dropout(y_BTH)
+        x_BTH = x_BTH + self.dropout(y_BTH, rows_BT2, second)
         return x_BTH[:, :S], x_BTH[:, S:].view(B, Q, L, H), stats
 
     def _split(self, x_BTH: torch.Tensor) -> torch.Tensor:

@@ -10,16 +10,30 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arbiter.model.dropout import Dropout, Noise
 
-def projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+
+class Projection(nn.Sequential):
     """Linear, LayerNorm, GELU, Dropout, Linear."""
-    return nn.Sequential(
-        nn.Linear(in_dim, out_dim),
-        nn.LayerNorm(out_dim),
-        nn.GELU(),
-        nn.Dropout(dropout),
-        nn.Linear(out_dim, out_dim),
-    )
+
+    def __init__(self, in_dim: int, out_dim: int, dropout: float):
+        super().__init__(
+            nn.Linear(in_dim, out_dim),
+            nn.LayerNorm(out_dim),
+            nn.GELU(),
+            Dropout(dropout),
+            nn.Linear(out_dim, out_dim),
+        )
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        rows: torch.Tensor | None = None,
+        channels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[..., in] -> [..., out]; `rows` and `channels` as for `Dropout`."""
+        linear, norm, gelu, dropout, out = self
+        return out(dropout(gelu(norm(linear(x))), rows, channels))
 
 
 def mask_logits(logits_BQK: torch.Tensor, mask_BQK: torch.Tensor) -> torch.Tensor:
@@ -57,8 +71,8 @@ class DecisionHead(nn.Module):
         self, hidden_dim: int, text_dim: int, scoring_dim: int, dropout: float, aligned: bool
     ):
         super().__init__()
-        self.decision = projection(hidden_dim, scoring_dim, dropout)
-        self.candidate = projection(text_dim, scoring_dim, dropout)
+        self.decision = Projection(hidden_dim, scoring_dim, dropout)
+        self.candidate = Projection(text_dim, scoring_dim, dropout)
         # The MLP's first layer on [c, a], split so that its candidate half runs once per text.
         self.mlp_decision = nn.Linear(scoring_dim, scoring_dim)
         self.mlp_candidate = nn.Linear(scoring_dim, scoring_dim, bias=False)
@@ -72,10 +86,21 @@ class DecisionHead(nn.Module):
         texts_UD: torch.Tensor,
         candidates_BQK: torch.Tensor,
         image_BD: torch.Tensor | None = None,
+        noise: Noise | None = None,
     ) -> torch.Tensor:
-        """Scores [B, Q, K], float32; `image_BD` is the pooled image, or None without any."""
-        decision = self.decision(decision_BQH)
-        texts_UC = self.candidate(texts_UD)
+        """Scores [B, Q, K], float32.
+
+        Args:
+            image_BD: the pooled image, or None without any.
+            noise: addresses for dropout, or None.
+        """
+        asked = known = ()
+        if noise is not None:
+            width = self.mlp_decision.in_features
+            asked = (noise.question, noise.channels("head/decision", width))
+            known = (noise.text, noise.channels("head/candidate", width))
+        decision = self.decision(decision_BQH, *asked)
+        texts_UC = self.candidate(texts_UD, *known)
         candidates_BQKC = F.embedding(candidates_BQK, texts_UC)
         dot = (decision[:, :, None] * candidates_BQKC).sum(dim=-1) * decision.shape[-1] ** -0.5
         hidden = self.mlp_decision(decision)[:, :, None] + F.embedding(

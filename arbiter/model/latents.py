@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arbiter.model.dropout import Dropout
+
 
 class MediaLatents(nn.Module):
     """Learned latents, one cross-attention to all media tokens, and one feed-forward layer."""
@@ -27,12 +29,22 @@ class MediaLatents(nn.Module):
             nn.LayerNorm(hidden_dim), nn.Linear(hidden_dim, 2 * hidden_dim), nn.GELU(),
             nn.Linear(2 * hidden_dim, hidden_dim),
         )  # fmt: skip
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
-        self, media_BSH: torch.Tensor, mask_BS: torch.Tensor
+        self,
+        media_BSH: torch.Tensor,
+        mask_BS: torch.Tensor,
+        rows: torch.Tensor | None = None,
+        channels: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents [B, P, H] and their mask [B, P]; a block without media has none."""
+        """Latents [B, P, H] and their mask [B, P]; a block without media has none.
+
+        Args:
+            rows, channels: addresses of the latents [B, P, 2] and of channels [2, 2, H] for
+                dropout, or None.
+        """
+        first, second = (None, None) if channels is None else channels
         present_B1 = mask_BS.any(dim=1, keepdim=True)
         latents_BPH = self.latents_PH.expand(len(media_BSH), -1, -1)
         query = self._split(self.query(self.latent_norm(latents_BPH)))
@@ -41,8 +53,10 @@ class MediaLatents(nn.Module):
         readable = (mask_BS | ~present_B1)[:, None, None]
         bias = torch.where(readable, 0.0, torch.finfo(query.dtype).min).to(query.dtype)
         read = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        latents_BPH = latents_BPH + self.dropout(self.out(read.transpose(1, 2).flatten(2)))
-        latents_BPH = latents_BPH + self.dropout(self.ffn(latents_BPH))
+        latents_BPH = latents_BPH + self.dropout(
+            self.out(read.transpose(1, 2).flatten(2)), rows, first
+        )
+        latents_BPH = latents_BPH + self.dropout(self.ffn(latents_BPH), rows, second)
         return latents_BPH, present_B1.expand(-1, len(self.latents_PH))
 
     def _split(self, x_BTH: torch.Tensor) -> torch.Tensor:

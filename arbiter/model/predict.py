@@ -11,7 +11,8 @@ from arbiter.features.batch import assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.prefetch import prefetch
 from arbiter.features.sampler import blocks_of
-from arbiter.model.decision_model import DecisionModel
+from arbiter.hardware.distributed import ALONE, Ranks
+from arbiter.model.decision_model import ArchitectureConfig, DecisionModel
 
 _QUESTIONS_PER_BLOCK = 16
 
@@ -38,6 +39,14 @@ class Predictions:
         return softmax(self.logits, self.mask)
 
 
+def questions_per_block(config: ArchitectureConfig) -> int:
+    """Questions that are asked together about one media set.
+
+    With full attention each takes its own copy of the media, so that nothing is saved by it.
+    """
+    return 1 if config.attention == "full" else _QUESTIONS_PER_BLOCK
+
+
 def softmax(logits: np.ndarray, mask: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     """Softmax over real candidates in float64, [N, K]; exactly 0 where padded."""
     shifted = np.where(mask, logits.astype(np.float64) / temperature, -np.inf)
@@ -54,6 +63,7 @@ def predict(
     device: torch.device,
     ahead: int = 2,
     with_media: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Predictions:
     """Score every sample, in evaluation mode; the model's mode is restored.
 
@@ -61,16 +71,16 @@ def predict(
         batch_size: blocks (media sets with their questions) at a time.
         ahead: batches prepared in advance.
         with_media: False leaves all images, video and audio out.
+        ranks: the processes that share the work, each with the same model; all get all scores.
     """
     was_training = model.training
     model.eval()
     widest = int(dataset.candidates.offsets.diff().max())
-    lowest = torch.finfo(torch.float32).min
-    logits = torch.full((len(dataset), widest), lowest)
+    logits = torch.zeros(len(dataset), widest)
     draft_logits = logits.clone()
-    mask = torch.zeros(len(dataset), widest, dtype=torch.bool)
-    blocks = blocks_of(dataset, _QUESTIONS_PER_BLOCK)
-    batches = (assemble(dataset, part) for part in blocks.split(batch_size))
+    mask = torch.zeros(len(dataset), widest, dtype=torch.uint8)
+    blocks = blocks_of(dataset, questions_per_block(model.config))
+    batches = (assemble(dataset, part) for part in ranks.deal(blocks.split(batch_size)))
     for batch in prefetch(batches, ahead):
         moved = batch.to(device)
         output = model(moved if with_media else moved.without_media())
@@ -78,6 +88,13 @@ def predict(
         width = batch.candidate_mask.shape[-1]
         logits[rows, :width] = output.logits.float().cpu()[batch.question_mask]
         draft_logits[rows, :width] = output.draft_logits.float().cpu()[batch.question_mask]
-        mask[rows, :width] = batch.candidate_mask[batch.question_mask]
+        mask[rows, :width] = batch.candidate_mask[batch.question_mask].to(mask.dtype)
     model.train(was_training)
-    return Predictions(logits.numpy(), draft_logits.numpy(), mask.numpy(), dataset.answer.numpy())
+    # A sample was scored by one process, and is zero in all others.
+    for part in (logits, draft_logits, mask):
+        ranks.sum_(part)
+    real, lowest = mask.bool(), torch.finfo(torch.float32).min
+    logits, draft_logits = (
+        torch.where(real, part, lowest).numpy() for part in (logits, draft_logits)
+    )
+    return Predictions(logits, draft_logits, real.numpy(), dataset.answer.numpy())

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 
 from arbiter.config import option
 from arbiter.files import manifest_problem, new_directory, write_json_atomic, write_tensors
+from arbiter.hardware.distributed import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,17 @@ def load_newest_state(directory: Path) -> State | None:
             return State(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
         log.warning("resume: %s: %s; taking the state before it", path, problem)
     return None
+
+
+def share_state(state: State | None, ranks: Ranks) -> State | None:
+    """The first process's state, or None if it has none; the others need not see its files."""
+    header = ranks.share(None if state is None else [state.values, list(state.tensors)])
+    if header is None or ranks.size == 1:
+        return state
+    values, names = header
+    parts = [save(state.tensors[name]) if state else b"" for name in names]
+    tensors = {n: load(ranks.share_bytes(p)) for n, p in zip(names, parts, strict=True)}
+    return State(tensors, values)
 
 
 def host_copy(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

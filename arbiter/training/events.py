@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
-import numpy as np
 import torch
 
-from arbiter.calibration.metrics import entropy, summarize
-from arbiter.features.dataset import FeatureDataset
 from arbiter.hardware.telemetry import rss_mb, temperature_figures, vram_mb
 from arbiter.model.decision_model import DecisionModel
-from arbiter.model.predict import Predictions
+from arbiter.training.objective import TERMS
 from arbiter.training.totals import Totals
 
-_TERMS = ("margin_loss", "foil_loss", "balance_loss", "draft_loss", "distillation_loss")
+log = logging.getLogger(__name__)
 
 
 def finite(value: float | None) -> float | None:
@@ -39,33 +37,27 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
     }
 
 
-def validation_figures(predictions: Predictions, dataset: FeatureDataset) -> dict:
-    """val_loss (nats), val_acc, the same accuracy by source, mean entropy (nats), draft_acc."""
-    probabilities = predictions.probabilities
-    figures = summarize(probabilities, predictions.answer)
-    right = probabilities.argmax(axis=-1) == predictions.answer
-    sources = np.array([sample.source for sample in dataset.samples])
-    draft_right = predictions.draft_logits.argmax(axis=-1) == predictions.answer
-    return {
-        "val_loss": figures["nll"],
-        "val_acc": figures["accuracy"],
-        "val_acc_by_source": {
-            source: float(right[sources == source].mean())
-            for source in dict.fromkeys(sources.tolist())
-        },
-        "entropy": float(entropy(probabilities).mean()),
-        "draft_acc": float(draft_right.mean()),
-    }
-
-
 def epoch_figures(totals: Totals, train_seconds: float, device: torch.device) -> dict:
     """Means over the epoch's steps, its speed, and memory; a term that is off is null."""
     return {
         "train_loss": finite(totals.mean("cross_entropy")),
         "train_acc": totals.accuracy,
-        **{name: finite(totals.mean(name)) for name in _TERMS},
+        **{name: finite(totals.mean(name)) for name in TERMS[1:]},
         "samples_per_sec": totals.questions / train_seconds,
         "train_seconds": train_seconds,
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
     }
+
+
+def log_epoch(event: dict, epochs: int) -> None:
+    """One line for people about an 'epoch' event."""
+    log.info(
+        "epoch %d/%d  train loss %s acc %.4f  val loss %.4f acc %.4f  draft %.4f  %.0f samples/s",
+        event["epoch"], epochs, _four_places(event["train_loss"]), event["train_acc"],
+        event["val_loss"], event["val_acc"], event["draft_acc"], event["samples_per_sec"],
+    )  # fmt: skip
+
+
+def _four_places(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from types import FrameType, TracebackType
 
 from arbiter.errors import RunInterrupted
+from arbiter.hardware.distributed import ranks
 
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
 ]
+
+# torchrun passes on what the terminal has sent to its processes as well.
+_SAME_REQUEST_SECONDS = 10.0
 
 
 class Interruption:
@@ -19,7 +24,7 @@ class Interruption:
 
     Between `defer` and the end of training a signal only sets `reason`, so that the step in hand
     is finished and a state written; elsewhere it raises `RunInterrupted` at once. A second signal
-    always raises.
+    always raises; with several processes, only one that comes later than torchrun's echo of it.
 
     Args:
         max_minutes: after this time `reason` is set as well; None for no limit.
@@ -29,6 +34,7 @@ class Interruption:
         self._limit = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         self._max_minutes = max_minutes
         self._signal: str | None = None
+        self._signalled = -math.inf
         self._deferred = False
         self._previous: dict[int, object] = {}
 
@@ -59,7 +65,10 @@ class Interruption:
         return self._signal
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
+        name, before = signal.Signals(number).name, self._signalled
+        self._signalled = time.monotonic()
+        if ranks().size > 1 and self._signalled - before < _SAME_REQUEST_SECONDS:
+            return
         if not self._deferred or self._signal is not None:
             raise RunInterrupted(f"interrupted by {name}")
         self._signal = name

@@ -19,6 +19,11 @@ from arbiter.hardware.kernels import one_hot
 from arbiter.model.decision_model import DecisionOutput
 from arbiter.model.heads import mask_logits
 
+TERMS = (
+    "cross_entropy", "margin_loss", "foil_loss", "balance_loss", "draft_loss", "distillation_loss",
+)  # fmt: skip
+"""Every term's name, in the order in which `compute_loss` gives them."""
+
 
 @dataclass
 class MarginConfig:

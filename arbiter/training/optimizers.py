@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,9 @@ from torch import nn
 
 from arbiter.config import option
 from arbiter.errors import ConfigError
+from arbiter.training.plain_adamw import PlainAdamW
+
+log = logging.getLogger(__name__)
 
 _EMBEDDINGS = ("position_embedding.", "type_embedding.")
 
@@ -45,8 +49,15 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def adamw(config: AdamWConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Torch's AdamW, fused where the device has a fused kernel."""
+    """Torch's AdamW, fused where the device has a fused kernel.
+
+    On DirectML, where torch's would send every parameter to the CPU and back in every step, the
+    same numbers in plain operations: see `PlainAdamW`.
+    """
     device = next(model.parameters()).device
+    if device.type == "privateuseone":
+        log.info("optimizer: AdamW in plain operations, as torch's leaves a DirectML device")
+        return directml_adamw(config, model)
     return torch.optim.AdamW(
         parameter_groups(model, config.weight_decay),
         lr=config.lr,
@@ -54,3 +65,19 @@ def adamw(config: AdamWConfig, model: nn.Module) -> torch.optim.Optimizer:
         eps=config.eps,
         fused=device.type in ("cpu", "cuda") or None,
     )
+
+
+@dataclass
+class DirectMLAdamWConfig(AdamWConfig):
+    """The same numbers as `adamw` to rounding, at the speed of plain operations."""
+
+    _target_: str = field(
+        default="arbiter.training.optimizers.directml_adamw",
+        metadata={"help": "The optimizer's factory."},
+    )
+
+
+def directml_adamw(config: AdamWConfig, model: nn.Module) -> PlainAdamW:
+    """AdamW in operations that every backend has."""
+    numbers = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
+    return PlainAdamW(parameter_groups(model, config.weight_decay), numbers)

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
-
-from arbiter.training.optimizers import AdamWConfig, parameter_groups
-
-
-@dataclass
-class DirectMLAdamWConfig(AdamWConfig):
-    """The same numbers as `adamw` to rounding, at the speed of plain operations."""
-
-    _target_: str = field(
-        default="arbiter.training.plain_adamw.directml_adamw",
-        metadata={"help": "The optimizer's factory."},
-    )
 
 
 def adamw_step(
@@ -67,9 +53,3 @@ class PlainAdamW(torch.optim.Optimizer):
                         parameter, self.state[parameter], group["lr"], group["betas"],
                         group["eps"], group["weight_decay"],
                     )  # fmt: skip
-
-
-def directml_adamw(config: DirectMLAdamWConfig, model: nn.Module) -> PlainAdamW:
-    """The optimizer of a model."""
-    numbers = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
-    return PlainAdamW(parameter_groups(model, config.weight_decay), numbers)

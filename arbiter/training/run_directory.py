@@ -20,6 +20,18 @@ from arbiter.files import disk_problem, naming, remove_leftovers, write_json_ato
 log = logging.getLogger(__name__)
 
 
+class Onlooker:
+    """In place of the run directory in processes that write nothing: the first one does."""
+
+    resume = Path(os.devnull)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Nothing: the first process logs the same."""
+
+    def rewind_metrics(self, size: int) -> None:
+        """Nothing, likewise."""
+
+
 class RunDirectory:
     """The one owner of a run directory, while the `with` block lasts.
 

@@ -9,6 +9,7 @@ from arbiter.features.augment import Augmenter
 from arbiter.features.batch import DecisionBatch, assemble
 from arbiter.features.dataset import FeatureDataset
 from arbiter.features.sampler import epoch_blocks
+from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.seeds import generator
 from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.schedules import ScheduleConfig
@@ -19,18 +20,26 @@ class MicroBatch:
     """A part of an optimizer step.
 
     Attributes:
-        batch: on the CPU.
+        batch: on the CPU; None for a process that has no part in the step.
         step: optimizer step of the run, from 0.
         index: place within the step.
-        last: whether the step is complete with it.
+        last: whether it is this process's last one of the step.
         step_questions: questions of the whole step.
     """
 
-    batch: DecisionBatch
+    batch: DecisionBatch | None
     step: int
     index: int
     last: bool
     step_questions: int
+
+    def sample_names(self, train: FeatureDataset) -> str:
+        """Its first samples, for messages."""
+        if self.batch is None:
+            return "of other processes"
+        chosen = self.batch.sample[self.batch.sample >= 0][:4].tolist()
+        samples = [train.samples[i] for i in chosen]
+        return ", ".join(f"{s.source} {s.id}" for s in samples) + ", ..."
 
 
 def micro_batches(
@@ -43,6 +52,7 @@ def micro_batches(
     from_step: int,
     micro_batch_size: int,
     dropout: ModalityDropout | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[MicroBatch]:
     """The steps of an epoch from `from_step` on, in order.
 
@@ -52,6 +62,7 @@ def micro_batches(
         from_step: the first step that is still to be done.
         micro_batch_size: blocks per micro-batch.
         dropout: leaves modalities out, or None.
+        ranks: the processes that a step's micro-batches are dealt to.
     """
     order = epoch_blocks(train, schedule.questions_per_block, seed, epoch)
     for step, blocks in enumerate(order.split(schedule.batch_size), first_step):
@@ -61,12 +72,14 @@ def micro_batches(
         chances = None
         if dropout is not None and dropout.active:
             chances = dropout.draw(len(blocks), generator(seed, "modality_dropout", step))
-        parts = blocks.split(micro_batch_size)
-        for index, part in enumerate(parts):
+        questions = int((blocks >= 0).sum())
+        own = ranks.deal(list(enumerate(blocks.split(micro_batch_size))))
+        if not own:
+            yield MicroBatch(None, step, 0, True, questions)
+        for index, part in own:
             batch = assemble(train, part)
             if augmenter.active:
                 batch = augmenter.apply(batch, draws[index * micro_batch_size :][: len(part)])
             if chances is not None:
                 batch = dropout.apply(batch, chances[index * micro_batch_size :][: len(part)])
-            questions = int((blocks >= 0).sum())
-            yield MicroBatch(batch, step, index, index == len(parts) - 1, questions)
+            yield MicroBatch(batch, step, index, index == own[-1][0], questions)

@@ -34,6 +34,11 @@ class Totals:
         self.correct += correct
         self.wait_seconds += waited
 
+    def add_step(self, step: Totals) -> None:
+        """Add the sums of one optimizer step."""
+        self.add(step.terms, step.questions, step.correct, step.wait_seconds)
+        self.steps += 1
+
     def mean(self, term: str) -> float | None:
         """The mean of a loss term over steps; None if it was never computed."""
         return self.terms[term] / max(self.steps, 1) if term in self.terms else None

@@ -29,6 +29,7 @@ def make_batch(images: torch.Tensor | None) -> DecisionBatch:
         media["image"] = MediaTokens(images[None], torch.ones(1, len(images), dtype=torch.bool))
     return DecisionBatch(
         texts=torch.randn(4, DIM, generator=generator),
+        text_ids=torch.arange(4),
         question=torch.tensor([[0]]),
         question_mask=one,
         context=torch.zeros(1, 1, dtype=torch.int64),

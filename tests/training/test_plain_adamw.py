@@ -12,8 +12,7 @@ from arbiter.training.checkpoint import (
     save_state,
 )
 from arbiter.training.muon import MuonConfig, muon
-from arbiter.training.optimizers import AdamWConfig, adamw
-from arbiter.training.plain_adamw import DirectMLAdamWConfig, directml_adamw
+from arbiter.training.optimizers import AdamWConfig, DirectMLAdamWConfig, adamw, directml_adamw
 
 
 class Net(torch.nn.Module):

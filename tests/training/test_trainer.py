@@ -151,7 +151,7 @@ def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, 
     trainer._finish_epoch = keep
     with RunDirectory(tmp_path) as directory:
         best = trainer.fit(directory, Interruption())
-    for name, mean in trainer.average.mean.items():
+    for name, mean in trainer.selection.average.mean.items():
         expected = (snapshots[2][name] + snapshots[3][name]) / 2
         torch.testing.assert_close(mean.double(), expected, atol=1e-6, rtol=1e-5)
     epochs = [e for e in read_events(tmp_path) if e["event"] == "epoch"]
