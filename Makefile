@@ -16,12 +16,11 @@ test: $(VENV)/.installed-test ## the fast tests: make test ARGS="-k moe"
 test-all: $(VENV)/.installed-test ## slow tests too
 	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
 
-# The plugin finds no driver outside Windows and WSL2, but loads with the stubs that it ships.
-test-directml: $(DIRECTML)/.installed ## all tests on torch 2.4.1 with torch_directml, and the audit
-	export LD_LIBRARY_PATH=$$($(DIRECTML)/bin/python -c "$$FIND_STUBS") && \
-	$(DIRECTML)/bin/python -c "import torch_directml, torch; print('torch', torch.__version__)" && \
-	$(DIRECTML)/bin/python -m experiments.audit hardware=rx480 && \
-	$(DIRECTML)/bin/python -m experiments.audit $(AUDITED) && \
+# Outside Windows and WSL2 the plugin loads with the stubs that it ships, in a process by itself.
+test-directml: $(DIRECTML)/.installed ## on torch 2.4.1: the plugin, the audit, all tests
+	LD_LIBRARY_PATH=$$($(DIRECTML)/bin/python -c "$$FIND_STUBS") LOAD_DIRECTML=1 \
+		$(DIRECTML)/bin/python -m pytest tests/hardware/test_torch_directml.py
+	$(DIRECTML)/bin/python -m experiments.audit $(AUDITED)
 	$(DIRECTML)/bin/python -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-dev

@@ -135,21 +135,21 @@ def _mps() -> tuple[list[str], str]:
 
 def _directml() -> tuple[list[str], str]:
     needs = "DirectML needs Windows or WSL2 with a DirectX 12 driver"
-    try:
-        directml = importlib.import_module("torch_directml")
-    except ImportError:
+    if importlib.util.find_spec("torch_directml") is None:
         return [], (
             "torch-directml is not installed; pip install -e '.[directml]', in an environment of "
             "its own"
         )
-    except OSError as error:
-        # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
-        return [], f"no driver ({error}); {needs}"
-    # Where only the plugin's own stubs stand for the driver, counting devices reads stray memory.
+    # Loaded without a device, the plugin reads stray memory when devices are counted, which
+    # autograd does before its first backward pass as well: the process crashes.
     if sys.platform == "linux" and not _WSL_GPU.exists():
         return [], f"no driver ({_WSL_GPU} is missing); {needs}"
     try:
+        directml = importlib.import_module("torch_directml")
         return [directml.device_name(i) for i in range(directml.device_count())], f"no GPU; {needs}"
+    except OSError as error:
+        # Outside Windows and WSL2 the wheel installs, but its import finds no driver library.
+        return [], f"no driver ({error}); {needs}"
     except RuntimeError as error:
         return [], f"its driver fails ({error}); {needs}"
 
