@@ -42,7 +42,7 @@ $(DIRECTML)/.installed: pyproject.toml
 	$(DIRECTML)/bin/python -m pip install --quiet --editable ".[directml,test]"
 	touch $@
 
-AUDITED = experiment=v6_max optimizer=directml_adamw hardware.moe_dispatch=dense
+AUDITED = experiment=v6_max hardware=rx480
 define FIND_STUBS
 import importlib.util as util
 print(util.find_spec('torch_directml').submodule_search_locations[0])

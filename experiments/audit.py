@@ -11,7 +11,7 @@ from arbiter.encoders.base import Compute
 from arbiter.errors import RunError
 from arbiter.hardware.directml import Operator, is_table_of_this_torch, kernel_table
 from arbiter.training.directml_audit import Audit, audit
-from arbiter.training.trainer import Settings
+from arbiter.training.settings import Settings
 from experiments.app import run_app
 from experiments.schema import TrainConfig
 

@@ -153,7 +153,7 @@ class OperatorTrace(TorchDispatchMode):
 class _DirectMLPaths(TorchFunctionMode):
     """Sends functions whose operators depend on the device the way that DirectML goes.
 
-    Attention has no fused kernel there, and dropout one with a backward of its own.
+    Of those that the model calls this is attention, which has no fused kernel there.
     """
 
     def __torch_function__(
@@ -163,15 +163,4 @@ class _DirectMLPaths(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             with sdpa_kernel(SDPBackend.MATH):
                 return func(*args, **kwargs)
-        if func is F.dropout:
-            return _native_dropout(*args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _native_dropout(
-    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> torch.Tensor:
-    """`F.dropout` as aten/src/ATen/native/Dropout.cpp does it on DirectML."""
-    if not training or p == 0 or input.numel() == 0:
-        return input
-    return torch.native_dropout(input, p, training)[0]

@@ -14,8 +14,10 @@ from arbiter.features.synthetic import synthetic_dataset
 from arbiter.hardware.directml import Operator, OperatorTrace
 from arbiter.model.architecture import ArchitectureConfig, inputs_for
 from arbiter.model.decision_model import DecisionModel
+from arbiter.training.optimizers import AdamWConfig, DirectMLAdamWConfig
+from arbiter.training.settings import Settings
 from arbiter.training.steps import micro_batches
-from arbiter.training.trainer import Settings, Trainer
+from arbiter.training.trainer import Trainer
 
 # Two micro-batches of two blocks of two questions: accumulation and every kind of padding.
 _BLOCKS = 4
@@ -48,7 +50,12 @@ def audit(architecture: ArchitectureConfig, spec: FeatureSpec, settings: Setting
     """
     hardware = replace(settings.hardware, micro_batch_size=_BLOCKS // 2, prefetch_batches=0)
     schedule = replace(settings.schedule, batch_size=_BLOCKS, questions_per_block=2, epochs=1)
-    settings = replace(settings, hardware=hardware, schedule=schedule)
+    optimizer = settings.optimizer
+    if type(optimizer) is AdamWConfig:
+        # What the recipe makes on such a device; on the CPU, where this is traced, it is another.
+        numbers = {k: v for k, v in vars(optimizer).items() if k != "_target_"}
+        optimizer = DirectMLAdamWConfig(**numbers)
+    settings = replace(settings, hardware=hardware, schedule=schedule, optimizer=optimizer)
     foils = settings.objective.foils.count if settings.objective.foils.weight else 0
     data = synthetic_dataset(spec, _BLOCKS, foils=foils)
     inputs = inputs_for(data.samples, spec)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from arbiter.model.predict import predict
-from arbiter.training.events import step_figures, validation_figures
+from arbiter.training.events import step_figures
 from arbiter.training.totals import Totals
+from arbiter.training.validation import validation_figures
 from tests.conftest import make_model
 
 
