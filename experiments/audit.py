@@ -10,10 +10,10 @@ from arbiter.console import console
 from arbiter.encoders.base import Compute
 from arbiter.errors import RunError
 from arbiter.hardware.directml import Operator, is_table_of_this_torch, kernel_table
+from arbiter.pipeline.config import TrainConfig
 from arbiter.training.directml_audit import Audit, audit
 from arbiter.training.settings import Settings
 from experiments.app import run_app
-from experiments.schema import TrainConfig
 
 
 def main(composed: DictConfig) -> None:

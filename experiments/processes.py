@@ -22,6 +22,7 @@ from arbiter.config import instantiate
 from arbiter.console import console
 from arbiter.errors import ArbiterError, ProcessFailed, ProcessLost, RunError, RunInterrupted
 from arbiter.hardware.distributed import ranks, start
+from arbiter.pipeline.config import TrainConfig
 from arbiter.training.checkpoint import State, share_state
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import flatten
@@ -29,7 +30,6 @@ from arbiter.training.run_directory import Onlooker
 from experiments import schema
 from experiments.app import CONF, INTERRUPTED, explain, run_app
 from experiments.resume import is_multirun
-from experiments.schema import TrainConfig
 
 _led = False
 """Whether the others have been told what to do."""

@@ -5,63 +5,25 @@ Samples -> features -> model -> training -> calibration -> test -> run directory
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from arbiter.calibration.calibration import calibrate, describe_calibration
-from arbiter.calibration.deployed import UNCALIBRATED, Deployed
-from arbiter.config import build, instantiate
+from arbiter.config import instantiate
 from arbiter.console import console
-from arbiter.datasets.mix import Mix, load_mix
-from arbiter.datasets.shapes import measure as measure_samples
-from arbiter.encoders.base import Compute, Encoder
-from arbiter.evaluation.data_record import write_record
-from arbiter.evaluation.document import document, write_document
-from arbiter.evaluation.figures import summary_figures
-from arbiter.evaluation.measure import measure
-from arbiter.evaluation.table import as_lines, tables
-from arbiter.features.augment import Augmenter
-from arbiter.features.dataset import index_samples
-from arbiter.features.progress import BuildProgress
-from arbiter.features.store import FeatureStore
-from arbiter.files import new_directory, write_json_atomic, write_text_atomic
-from arbiter.foils import attach_foils, bank_texts
-from arbiter.hardware.device import AUTO, batches_ahead, device_kind, resolve_device
-from arbiter.hardware.distributed import ranks
-from arbiter.hardware.kernels import attention_kernel, compile_layers
-from arbiter.hardware.telemetry import describe
-from arbiter.model.architecture import inputs_for
-from arbiter.model.bank import travelling_bank
-from arbiter.model.card import model_card
-from arbiter.model.decision_model import DecisionModel, count_parameters
-from arbiter.model.files import save_model
-from arbiter.model.predict import Running
-from arbiter.planning.plan import plan_run, require_fit
-from arbiter.planning.table import short_lines
-from arbiter.planning.workload import Job
-from arbiter.provenance import git_revision, versions
-from arbiter.report import choose_gallery, write_gallery, write_report
-from arbiter.seeds import derive_seed
-from arbiter.training.checkpoint import State
+from arbiter.pipeline.config import TrainConfig
+from arbiter.pipeline.train import train
 from arbiter.training.interruption import Interruption
 from arbiter.training.resume import find_state, settled_values
-from arbiter.training.run_directory import Onlooker, RunDirectory
+from arbiter.training.run_directory import RunDirectory
 from arbiter.training.tensorboard import TensorBoard
-from arbiter.training.trainer import Settings, Trainer
-from arbiter.verification import verify
 from experiments.app import default_config, quote_free_text
 from experiments.processes import lead, run_train_app
 from experiments.resume import overridden_keys, resume_arguments
-from experiments.schema import TrainConfig
 from experiments.sweep import in_sweep, supervised, sweep_arguments
-
-log = logging.getLogger(__name__)
 
 
 def main(composed: DictConfig) -> float:
@@ -81,177 +43,9 @@ def main(composed: DictConfig) -> float:
         run.begin()
         lead(config, state)
         with Interruption(config.checkpoint.max_minutes) as interruption:
-            best = train(config, run, state, interruption)
+            best = train(config, run, state, interruption, default_config("train"))
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
     return best
-
-
-def train(
-    config: TrainConfig,
-    run: RunDirectory | Onlooker,
-    state: State | None,
-    interruption: Interruption,
-) -> float:
-    """The whole chain, from samples to a calibrated model in `run`, going on from `state`.
-
-    Of several processes, all do what comes before the calibration, and the first one the rest.
-    """
-    device = resolve_device(config.hardware.device)
-    kernel = attention_kernel(config.hardware.attention_kernel, device)
-    # Even to the same number: only when told one does torch forbid MKL to take fewer threads as it
-    # sees fit, and another number of threads is another rounding.
-    torch.set_num_threads(config.hardware.num_threads or torch.get_num_threads())
-    machine = describe(device)
-    log.info("device %s (%s), %d threads", device, machine["name"], machine["threads"])
-
-    # Samples
-    samples = load_mix(config.dataset, config.seed)
-    sizes = {split: len(part) for split, part in samples.items()}
-    log.info("samples: %s", ", ".join(f"{n} {split}" for split, n in sizes.items()))
-
-    # Features
-    encoder_device = device
-    if config.hardware.encoder_device is not None:
-        encoder_device = resolve_device(config.hardware.encoder_device, "hardware.encoder_device")
-    compute = Compute(encoder_device, config.hardware.encoder_precision)
-    encoder = build(config.encoder, compute=compute)
-    perception = encoder.describe()
-    if perception["random_weights"]:
-        log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
-    config.hardware.micro_batch_size = fit_memory(config, samples, encoder, device, state)
-    hardware, foils = config.hardware, config.objective.foils
-    further = bank_texts(foils, samples["train"]) if foils.weight else []
-    with BuildProgress() as progress:
-        store = FeatureStore(
-            Path(config.paths.features), encoder, hardware.encoder_batch_size, progress,
-            hardware.decode_threads, ranks(),
-        )  # fmt: skip
-        data = index_samples(samples, store, encoder.spec, further)
-    if foils.weight:
-        data["train"] = attach_foils(foils, further, data["train"], store)
-    encoder.release()
-    kinds = sorted(data["train"].tables)
-    fingerprint = store.fingerprint(kinds)
-
-    # Model
-    torch.manual_seed(derive_seed(config.seed, "weights"))
-    inputs = inputs_for(samples["train"], encoder.spec)
-    dispatch = config.hardware.moe_dispatch
-    model = DecisionModel(config.architecture, encoder.spec, inputs, dispatch).to(device)
-    if hardware.compile:
-        compile_layers(model.layers, device)
-    parameters = {**count_parameters(model), "frozen": encoder.num_parameters}
-    log.info("model: %s trainable parameters, reads %s", f"{parameters['trainable']:,}", inputs)
-
-    # Training
-    augment = config.dataset.augment
-    augmenter = Augmenter(augment.horizontal_flip, augment.shift_patches, encoder.spec)
-    settings = Settings(
-        config.seed, config.objective, config.optimizer, config.schedule, config.hardware,
-        config.checkpoint, config.guards, config.logging.every_steps,
-    )  # fmt: skip
-    trainer = Trainer(
-        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks()
-    )
-    identity = {
-        "seed": config.seed,
-        "git_revision": git_revision(),
-        "versions": versions(),
-        "machine": machine,
-        "encoder": perception,
-        "feature_fingerprint": fingerprint,
-        "parameters": parameters,
-        "samples": sizes,
-        "sources": {name: part.to_dict() for name, part in samples.statistics.items()},
-    }
-    if state is None:
-        run.rewind_metrics(0)
-        run.log("run", **identity)
-    else:
-        trainer.restore(state, run)
-        log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
-    with kernel:
-        best = trainer.fit(run, interruption)
-    ranks().close()
-    if not ranks().first:
-        return best.accuracy
-
-    # Calibration, then the official test once, both through the path that `decide` takes
-    running = Running(
-        device, config.hardware.eval_batch_size, batches_ahead(config.hardware, device)
-    )
-    model.eval()
-    bank = None
-    if foils.weight and config.calibration.deliberation.passes:
-        texts = data["calibration"].tables["text"]
-        bank = travelling_bank(foils, further, texts, config.calibration.deliberation.bank)
-    calibration = calibrate(
-        model, data["calibration"], config.calibration, bank, running, config.seed
-    )
-    fitted = UNCALIBRATED if calibration is None else calibration.fitted
-    log.info("calibration: %s", describe_calibration(calibration))
-    deployed = Deployed(model, fitted, bank, running)
-    record = write_record(run.path, data)
-    test = None
-    if samples["test"]:
-        evidence = measure(deployed, calibration, data["test"], record.majority)
-        chosen = choose_gallery(samples["test"], evidence.outcome.probabilities)
-        write_gallery(run.path, "test", chosen)
-        test = document(
-            evidence, data["test"], record,
-            run=run.path, dataset="+".join(config.dataset.sources), split="test",
-        )  # fmt: skip
-        write_document(run.path, "test", test)
-        for line in as_lines(tables(test)):
-            log.info("%s", line)
-
-    # Run directory
-    summary = {
-        "status": "finished",
-        **identity,
-        "train_seconds": trainer.seconds,
-        "best_epoch": best.epoch,
-        "weights": best.kind,
-        "validation": {"accuracy": best.accuracy, "loss": best.loss},
-        "calibration": None if calibration is None else calibration.summary(bank),
-        "test": {} if test is None else summary_figures(test),
-        "exit": None if test is None else test["overall"]["exit"],
-        "deliberation": None if test is None else test["overall"]["certified"],
-    }
-    with new_directory(run.model) as directory:
-        codecs = {kind: store.codecs(kind) for kind in kinds}
-        save_model(directory, model, encoder, codecs, bank)
-        if calibration is not None:
-            write_json_atomic(directory / "calibration.json", calibration.to_dict())
-        overall = None if test is None else test["overall"]
-        write_text_atomic(directory / "README.md", model_card(summary, inputs, overall))
-    run.write_summary(summary)
-    run.log("final", **summary)
-    write_report(run.path, default_config("train"))
-    for line in verify(run.model, encoder, store.root, device, samples["test"]):
-        log.info("%s", line)
-    return best.accuracy
-
-
-def fit_memory(
-    config: TrainConfig, samples: Mix, encoder: Encoder, device: torch.device, state: State | None
-) -> int:
-    """Plan the run's memory before anything takes long; the micro-batch size to train with.
-
-    Raises:
-        PlanError: the run would not fit, and budgets are enforced.
-    """
-    kind = device_kind(config.hardware.device)
-    job = Job.of(config, encoder, measure_samples(samples), kind)
-    if config.hardware.micro_batch_size == AUTO and state is not None:
-        # Another size is another rounding; the run goes on with the one it had.
-        job = job.with_hardware(micro_batch_size=state.values["micro_batch_size"])
-    plan = plan_run(job, device, ranks().size)
-    for line in short_lines(plan):
-        log.info("%s", line)
-    if config.hardware.enforce_budget:
-        require_fit(plan)
-    return ranks().share(plan.job.micro_batch_size)
 
 
 def prepare(arguments: list[str]) -> list[str]:

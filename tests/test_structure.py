@@ -22,6 +22,7 @@ LEVELS = [
     {"inputs", "planning"},
     {"engine"},
     {"verification"},
+    {"pipeline"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 FILES = sorted((ROOT / "arbiter").rglob("*.py"))

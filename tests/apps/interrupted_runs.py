@@ -28,6 +28,7 @@ import torch
 
 import experiments.train
 from arbiter.encoders.raw import RawEncoder
+from arbiter.pipeline import preparation
 from arbiter.training.checkpoint import list_states
 from arbiter.training.trainer import Trainer
 from experiments.app import run_app
@@ -158,7 +159,7 @@ def uninterrupted(folder: Path) -> tuple[Place, float]:
     """A run that is left alone, and the seconds of one like it."""
     # In this process, so that its children find imported what is imported late, and have the
     # samples, whose reading takes most of a run's time and writes nothing.
-    place, load = Place(folder / "whole"), experiments.train.load_mix
+    place, load = Place(folder / "whole"), preparation.load_mix
     samples = []
 
     def load_once(*arguments: object) -> object:
@@ -166,7 +167,7 @@ def uninterrupted(folder: Path) -> tuple[Place, float]:
             samples.append(load(*arguments))
         return samples[0]
 
-    experiments.train.load_mix = load_once
+    preparation.load_mix = load_once
     sys.argv = ["train.py", *place.command()]
     with contextlib.redirect_stdout(io.StringIO()):
         run_app(experiments.train.main, "train", resume_arguments)

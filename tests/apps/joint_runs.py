@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-import experiments.train
+import experiments.train as train_app
 from arbiter.training.checkpoint import list_states
 from arbiter.training.trainer import Trainer
 from experiments.processes import run_train_app
+from experiments.sweep import supervised
 from tests.apps.interrupted_runs import RUN
 from tests.joint import Processes, kill, run_tasks, until
 from tests.training.test_trainer import without_clock
@@ -38,7 +39,7 @@ def start(folder: Path, size: int, *arguments: str, slow: bool = False) -> Proce
             Trainer._update = slowly
         os.environ.pop("HYDRA_FULL_ERROR", None)
         sys.argv = ["train.py", *arguments]
-        run_train_app(experiments.train.main, experiments.train.train)
+        run_train_app(train_app.main, train_app.train, train_app.prepare, supervised)
 
     return Processes(folder, size, task)
 

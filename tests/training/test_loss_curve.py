@@ -20,12 +20,12 @@ from arbiter.features.store import FeatureStore
 from arbiter.hardware.kernels import compile_layers
 from arbiter.model.architecture import inputs_for
 from arbiter.model.decision_model import DecisionModel
+from arbiter.pipeline.config import TrainConfig
 from arbiter.seeds import derive_seed
 from arbiter.training.interruption import Interruption
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.trainer import Settings, Trainer
 from experiments import schema
-from experiments.schema import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "data" / "loss_curve.json"
