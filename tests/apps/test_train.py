@@ -20,7 +20,7 @@ from tests.conftest import run_app
             "architecture.num_heads=7",
             "architecture.num_heads=7: must divide hidden_dim 128, as 1, 2, 4, 8, 16, 32 do",
         ),
-        ("architecture=huge", "architecture=huge: no such option; there are tiny"),
+        ("architecture=huge", "architecture=huge: no such option; there are perceiver, tiny"),
         (
             "dataset.sources.easy_vqa.max_samples=-1",
             "dataset.sources.easy_vqa.max_samples=-1: must be an integer or null >= 1",
