@@ -109,7 +109,8 @@ class MixtureOfExperts(nn.Module):
         if not dense:
             real_N = mask_BT.flatten().nonzero().squeeze(1)
             x_NH = x_NH.index_select(0, real_N)
-        probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1)
+        # Under autocast the CPU would leave probabilities in bfloat16.
+        probs_NE = F.softmax(F.linear(x_NH.float(), self.router.weight.float()), dim=-1).float()
         gates_Nk, experts_Nk = self._choose(probs_NE)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
         routed = self._routed_dense if dense else self._routed_grouped
