@@ -123,7 +123,8 @@ class MixtureOfExperts(nn.Module):
         if noise_BTE is not None:
             noise_NE = noise_BTE.flatten(0, 1)
             logits_NE = logits_NE + (noise_NE if dense else noise_NE.index_select(0, real_N))
-        probs_NE = F.softmax(logits_NE, dim=-1)
+        # Under autocast the CPU would leave probabilities in bfloat16.
+        probs_NE = F.softmax(logits_NE, dim=-1).float()
         gates_Nk, experts_Nk = self._choose(probs_NE)
         gates_Nk = (gates_Nk / gates_Nk.sum(dim=-1, keepdim=True)).to(x_NH.dtype)
         routed = self._routed_dense if dense else self._routed_grouped

@@ -110,20 +110,25 @@ class _Timeline:
         self.hold(self.device, "weights", recorded.weights)
         self._steps(recorded.first_step, recorded.step)
         best = average = None
-        for _ in range(2):  # the second epoch meets what the first one kept
+        last, start = job.schedule.epochs, job.schedule.swa.start_epoch
+        first_average = last + 1 if start is None else start
+        # An epoch meets what the ones before have kept; between these nothing new comes.
+        for epoch in sorted({1, 2, first_average, first_average + 1} & set(range(1, last + 1))):
             self.phase("validation")
             self.device.play(recorded.validation)
             better = self.hold(self.host, "best weights", recorded.weights)
             self.drop(best or [])
             best = better
-            if job.schedule.swa.start_epoch is not None:
+            if epoch >= first_average:
                 average = average or self.hold(self.host, "averages", recorded.weights)
                 # Tensor by tensor: the new mean takes the place of the old one.
                 largest = max(recorded.weights)
                 self.drop(self.hold(self.host, "averages", [largest, largest]))
-            self.phase("training, while a resume state is written")
-            state = self._state(best, average)
-            self._steps(recorded.step)
+            self.phase("writing a resume state")
+            state = self._state(average)
+            if epoch < last:
+                self.phase("training, while a resume state is written")
+                self._steps(recorded.step)
             self.drop(state)
         self.phase("saving the model")
         self.drop(self.hold(self.host, "model files", (w / 2 for w in recorded.weights)))
@@ -179,7 +184,7 @@ class _Timeline:
             self.device.play(segment)
             self.drop(waiting)
 
-    def _state(self, best: list, average: list | None) -> list:
+    def _state(self, average: list | None) -> list:
         """The copy of everything that a resume state holds, while a thread writes it."""
         recorded = self.recording
         sizes = [*recorded.weights, *recorded.moments, *recorded.weights]

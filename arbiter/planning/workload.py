@@ -225,7 +225,8 @@ def _tensors(batch: DecisionBatch) -> list[torch.Tensor]:
 def _state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """What an optimizer keeps on the device."""
     entries = (value for state in optimizer.state.values() for value in state.values())
-    return [e for e in entries if isinstance(e, torch.Tensor) and e.ndim]
+    # Its counts of steps stay on the host.
+    return [e for e in entries if isinstance(e, torch.Tensor) and e.device == _META]
 
 
 def _sizes(tensors: Iterable[torch.Tensor]) -> list[int]:

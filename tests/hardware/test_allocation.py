@@ -90,3 +90,20 @@ def test_every_token_counts_where_the_number_depends_on_data(tokens):
         rows = torch.empty(10, 4, device="meta")
         parts = rows.split(torch.empty(3, dtype=torch.int64, device="meta").tolist())
     assert [len(part) for part in parts] == [3, 3, 4]
+
+
+def test_bfloat16_is_recorded_as_autocast_computes_it():
+    """Products narrow, with weights copied once; norms wide."""
+    with torch.device("meta"):
+        layer, norm = nn.Linear(64, 64), nn.LayerNorm(64)
+        x = torch.empty(48, 64)
+    recorder = Recorder()
+    with recording(recorder, [x, *layer.parameters(), *norm.parameters()], narrow=True):
+        out = layer(x)
+        again = layer(norm(out))
+    with torch.autocast("cpu", torch.bfloat16):
+        real = nn.Linear(64, 64)(torch.zeros(48, 64))
+    assert out.dtype == again.dtype == real.dtype == torch.bfloat16
+    sizes = [size for _, size in recorder.take().events if size]
+    assert sizes.count(64 * 64 * 2) == 1  # one copy of the weight for two uses
+    assert 48 * 64 * 4 in sizes  # the norm's float32

@@ -73,6 +73,7 @@ def test_what_an_optimizer_keeps_is_counted_exactly(shape):
     recorded = record(job)
     trainable = count_parameters(job.model())["trainable"]
     assert sum(recorded.moments) == 2 * 4 * trainable
+    # Routing loads are kept with the weights.
     buffers = sum(b.numel() * 4 for b in job.model().state_dict().values()) - 4 * trainable
     assert sum(recorded.weights) >= 4 * trainable + buffers
 
@@ -92,16 +93,6 @@ def test_device_memory_is_at_least_what_must_be_there_and_grows_with_the_batch(s
         assert ram.parts["resume state"] == pytest.approx(5 * weights, rel=0.02)
         peaks.append(vram.mb)
     assert peaks[0] < peaks[1] < peaks[2]
-
-
-def test_bfloat16_takes_less_for_activations(shape):
-    wide, narrow = (
-        make_plan(
-            make_job(shape, "cuda", 256, micro_batch_size=8, precision=precision), BASE, {}
-        ).peaks[0]
-        for precision in ("float32", "bfloat16")
-    )
-    assert narrow.parts["activations"] < 0.9 * wide.parts["activations"]
 
 
 def test_the_largest_micro_batch_that_fits_is_found(shape):
