@@ -13,6 +13,7 @@ from arbiter.hardware.device import batches_ahead
 from arbiter.planning.workload import Job, Recording
 
 _FLOAT = 4
+LIBRARIES = "Python and libraries"
 _KEY_BYTES = 250
 """Of a content in a table's index: its key, its row and their places in a dictionary."""
 
@@ -81,8 +82,8 @@ class _Timeline:
         self._names = count()
         self.host = Memory(Heap())
         self.device = self.host if job.device == "cpu" else Memory(Exact())
-        self.hold(self.host, "Python and libraries", [base])
-        self.hold(self.host, "Python and libraries", [_LIBRARY_BYTES])
+        self.hold(self.host, LIBRARIES, [base])
+        self.hold(self.host, LIBRARIES, [_LIBRARY_BYTES])
 
     def phase(self, name: str) -> None:
         self.host.phase = self.device.phase = name

@@ -11,7 +11,7 @@ from arbiter.errors import PlanError
 from arbiter.hardware.device import AUTO
 from arbiter.hardware.memory import free_device_mb, free_host_mb
 from arbiter.hardware.telemetry import rss_mb
-from arbiter.planning.memory import Peak, predict_peaks, storage_bytes
+from arbiter.planning.memory import LIBRARIES, Peak, predict_peaks, storage_bytes
 from arbiter.planning.workload import Job, record
 
 Budgets = dict[str, float | None]
@@ -128,6 +128,9 @@ def require_fit(plan: Plan) -> None:
 def suggestions(plan: Plan) -> list[tuple[str, Plan]]:
     """Up to three settings that fit by plan, as overrides; those that keep the experiment first."""
     found = []
+    # Before the run has anything of its own; nothing in its configuration would change that.
+    if any(p.parts.get(LIBRARIES, 0) > plan.budgets[p.place] for p in plan.exceeded):
+        return found
     for family in _families(plan.job):
         for overrides, job in family:
             candidate = make_plan(job, plan.base, plan.budgets)

@@ -114,6 +114,7 @@ def test_halvings_go_down_to_one():
     assert list(halvings(1)) == [1]
 
 
+@pytest.mark.slow
 def test_three_settings_are_suggested_that_fit(shape):
     job = make_job(shape, "cuda", hidden=128, layers=4, micro_batch_size=8, eval_batch_size=64)
     over = make_plan(job, BASE, {})
@@ -129,6 +130,7 @@ def test_three_settings_are_suggested_that_fit(shape):
     assert "VRAM of" in message and found[0][0] in message and "enforce_budget=false" in message
 
 
+@pytest.mark.slow
 def test_when_nothing_fits_nothing_is_suggested(shape):
     plan = make_plan(make_job(shape, micro_batch_size=1), BASE, {"RAM": 100})
     assert suggestions(plan) == []
