@@ -8,7 +8,7 @@ _arbiter_complete() {
   [[ ${COMP_LINE:0:COMP_POINT} =~ $pattern ]] || return
   local python=${BASH_REMATCH[1]} app=${BASH_REMATCH[2]} rest=${BASH_REMATCH[3]} apps found word
   if [[ -z $rest ]]; then
-    apps=$(grep -l '^    run_app(' experiments/*.py | sed 's|.*/|experiments.|; s|\.py$||')
+    apps=$(grep -l '^if __name__ == ' experiments/*.py | sed 's|.*/|experiments.|; s|\.py$||')
     mapfile -t COMPREPLY < <(compgen -W "$apps" -- "experiments.$app")
     return
   fi

@@ -122,18 +122,18 @@ def test_questions_about_one_image_encode_and_fuse_it_once(parts, dataset, monke
     images, fused = [], []
     encoder = RawEncoder(RawEncoderConfig())
     model = make_model(dataset, encoder)
-    encode, media = encoder.encode_image, model._media_tokens
+    encode, media = encoder.encode_image, model.tokens.of_media
 
     def counting(pictures):
         images.append(len(pictures))
         return encode(pictures)
 
-    def counting_fused(kinds, like):
-        fused.append(len(kinds["patches"].values))
-        return media(kinds, like)
+    def counting_fused(batch, like):
+        fused.append(len(batch.media["patches"].values))
+        return media(batch, like)
 
     monkeypatch.setattr(encoder, "encode_image", counting)
-    monkeypatch.setattr(model, "_media_tokens", counting_fused)
+    monkeypatch.setattr(model.tokens, "of_media", counting_fused)
     arbiter = Arbiter(dataclasses.replace(parts, encoder=encoder, model=model))
     pixels = np.asarray(draw_square("red", 8, 8))
     # Twelve questions, each with a copy of the picture of its own.

@@ -86,7 +86,7 @@ def test_where_both_readings_fit_each_world_keeps_its_own():
         (b"\x89PNG\r\n\x1a\n", "not a readable image"),
         ("nowhere.png", "no such file"),
     ],
-    ids=repr,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_image_is_a_typed_error(wrong, said):
     with pytest.raises(MediaError, match=said) as error:

@@ -10,6 +10,7 @@ from filelock import FileLock
 
 from arbiter.features.codec import Int8Codec
 from arbiter.features.memory import MemoryStore
+from arbiter.features.shard_writer import write_codecs
 from arbiter.features.store import FeatureStore
 from arbiter.features.table import FeatureTable
 
@@ -40,7 +41,7 @@ class DeployedStore:
             directory.mkdir(parents=True, exist_ok=True)
             with FileLock(directory / ".lock"):
                 if not self._store.codecs(kind):
-                    self._store.write_codecs(kind, own)
+                    write_codecs(directory, own)
         store = self._store if _same(own, self._store.codecs(kind)) else self._memory
         return store.ensure(kind, refs)
 

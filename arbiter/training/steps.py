@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,11 +60,10 @@ def micro_batches(
         epoch: from 1.
         first_step: the run's step with which the epoch begins.
         from_step: the first step that is still to be done.
-        micro_batch_size: blocks per micro-batch; fewer where a process would be idle.
+        micro_batch_size: blocks per micro-batch.
         dropout: leaves modalities out, or None.
         ranks: the processes that a step's micro-batches are dealt to.
     """
-    micro_batch_size = min(micro_batch_size, math.ceil(schedule.batch_size / ranks.size))
     order = epoch_blocks(train, schedule.questions_per_block, seed, epoch)
     for step, blocks in enumerate(order.split(schedule.batch_size), first_step):
         if step < from_step:

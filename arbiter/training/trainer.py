@@ -226,7 +226,7 @@ class Trainer:
         figures = Totals()
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
-            epoch_ends - self.steps_per_epoch, self.step, self.hardware.micro_batch_size,
+            epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
             self.modality_dropout, self.ranks,
         )  # fmt: skip
         for micro in prefetch(work, batches_ahead(self.hardware, self.device)):

@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 APPS = sorted(
     path.stem
     for path in (ROOT / "experiments").glob("*.py")
-    if "    run_app(" in path.read_text(encoding="utf-8") and path.stem != "app"
+    if "\nif __name__ == " in path.read_text(encoding="utf-8")
 )
 SCREEN_LINES, SCREEN_COLUMNS = 40, 102
 

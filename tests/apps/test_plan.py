@@ -5,6 +5,7 @@ import pytest
 from tests.conftest import run_app
 
 
+@pytest.mark.slow
 def test_a_plan_of_the_predecessors_run_on_a_card_of_4_gb():
     done = run_app("experiments.plan", "experiment=v6_max", "hardware=rx480", HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr

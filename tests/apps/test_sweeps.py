@@ -20,7 +20,7 @@ from arbiter.console import LogFile
 from tests.conftest import ROOT, run_app
 
 WALL_CLOCK = ("seconds", "per_sec", "_mb", "share")
-TOO_LARGE = 2**40  # a width whose first weight takes terabytes
+TOO_LARGE = 65536  # a width whose weights take more than any small machine has
 
 
 def small(features: Path, *, epochs: int = 1, samples: int = 400) -> list[str]:
@@ -91,14 +91,14 @@ def test_failed_jobs_are_recorded_and_the_others_go_on(swept):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_mistake_is_one_line_of_the_log_and_anything_else_a_traceback(swept):
+def test_a_mistake_is_one_line_of_its_jobs_log(swept):
     sweep, *_ = swept
     for name, line in zip(NAMES, ("hidden_dim=x: must be an", "=2: must be an"), strict=False):
         log = (sweep / name / "train.log").read_text()
         assert line in log and len(log.splitlines()) == 1
     memory = (sweep / NAMES[2] / "train.log").read_text()
-    assert "Traceback" in memory and "alloc" in memory
-    assert "alloc" in status(sweep / NAMES[2])["error"]
+    assert "Traceback" not in memory and "failed: plan: RAM of" in memory
+    assert "plan: RAM of" in status(sweep / NAMES[2])["error"]
 
 
 def test_a_job_is_the_run_that_it_would_be_alone(swept, tmp_path):
@@ -115,7 +115,9 @@ def test_a_job_is_the_run_that_it_would_be_alone(swept, tmp_path):
         for run in (job, alone)
     ]
     said = [
-        [line for line in lines if "in 0." not in line and "epoch" not in line] for lines in logged
+        # Times differ, and what the machine has free.
+        [li for li in lines if not any(word in li for word in ("in 0.", "epoch", "plan: RAM"))]
+        for lines in logged
     ]
     assert said[0] == said[1] != []
 

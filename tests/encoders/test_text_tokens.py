@@ -120,10 +120,12 @@ def test_words_reach_the_decision_and_neighbours_do_not(tmp_path, attention):
         alone = logits(model, [one], tmp_path, encoder)
         np.testing.assert_allclose(alone[0], together[number], atol=1e-5)
     with torch.no_grad():
-        model.embed_text_tokens.weight.mul_(-1)
+        model.tokens.words.weight.mul_(-1)
     for name in ("question", "context"):
         with torch.no_grad():
-            model.text_token_type[name].add_(torch.randn(16, generator=torch.manual_seed(1)))
+            model.tokens.word_type_embedding[name].add_(
+                torch.randn(16, generator=torch.manual_seed(1))
+            )
     moved = logits(model, SAMPLES, tmp_path, encoder)
     assert (np.abs(moved - together).max(axis=1) > 1e-4).all()
 
@@ -133,7 +135,7 @@ def test_words_of_a_context_move_only_questions_that_have_one(tmp_path):
     encoder = raw()
     model = make_model(encoder)
     before = logits(model, SAMPLES, tmp_path, encoder)
-    model.text_token_type["context"].add_(torch.randn(16))
+    model.tokens.word_type_embedding["context"].add_(torch.randn(16))
     after = logits(model, SAMPLES, tmp_path, encoder)
     assert (np.abs(after - before).max(axis=1) > 1e-4).tolist() == [False, True, True]
 
@@ -141,8 +143,10 @@ def test_words_of_a_context_move_only_questions_that_have_one(tmp_path):
 def test_a_saved_model_reads_words_again(tmp_path):
     encoder = raw()
     model = make_model(encoder)
+    store = FeatureStore(tmp_path / "codecs", encoder)
+    store.ensure("text", ["a text"])
     with new_directory(tmp_path / "model") as directory:
-        save_model(directory, model, encoder, {"text": {}})
+        save_model(directory, model, encoder, {"text": store.codecs("text")})
     loaded = load_model(tmp_path / "model")
     assert loaded.encoder.spec == encoder.spec
     np.testing.assert_array_equal(

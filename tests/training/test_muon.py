@@ -45,7 +45,7 @@ def test_matrices_are_muons_and_the_rest_is_adamws(dataset, encoder):
     assert len(kinds) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
         group = kinds[id(parameter)]
-        matrix = parameter.ndim > 1 and not name.startswith(("type_emb", "position_emb"))
+        matrix = parameter.ndim > 1 and "embedding" not in name
         assert group["weight_decay"] == (0.3 if matrix else 0.0), name
         wide = matrix and min(parameter.shape[-2:]) > 1
         assert bool(group["orthogonal_steps"]) == wide, name
