@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Two workers with one thread each; the tests of a file stay together, as they share what they train.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 # An environment of its own, of Python 3.10 to 3.12: torch-directml needs torch 2.4.1.
 DIRECTML = .venv-directml
 
@@ -11,10 +13,10 @@ train: $(VENV)/.installed-easy-vqa ## trains the default model: make train ARGS=
 	$(BIN)/python -m experiments.train $(ARGS)
 
 test: $(VENV)/.installed-test ## the fast tests: make test ARGS="-k moe"
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-all: $(VENV)/.installed-test ## slow tests too
-	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+	$(PYTEST) -m "slow or not slow" $(ARGS)
 
 # Outside Windows and WSL2 the plugin loads with the stubs that it ships, in a process by itself.
 test-directml: $(DIRECTML)/.installed ## on torch 2.4.1: the plugin, the audit, all tests

@@ -76,7 +76,7 @@ def complete(
         write_text_atomic(directory / "README.md", card)
     run.write_summary(summary)
     run.log("final", **summary)
-    write_report(run.path, default)
+    log.info("report: %s", write_report(run.path, default))
     _verify(prepared, device, run)
 
 
@@ -109,7 +109,8 @@ def _test(
         run=run.path, dataset="+".join(config.dataset.sources), split="test",
     )  # fmt: skip
     write_document(run.path, "test", found)
-    for line in as_lines(tables(found)):
+    # The rest is in evaluation/test.json and in the report.
+    for line in as_lines(tables(found)[:1]):
         log.info("%s", line)
     return found
 
