@@ -58,7 +58,8 @@ def main(composed: DictConfig) -> None:
 def machine_lines(device: torch.device | None, kind: str, problem: str | None) -> list[str]:
     """The machine and the device, or why the device is not to be had."""
     machine = describe(device or torch.device("cpu"))
-    lines = ["  ".join(f"{key} {value}" for key, value in machine.items())]
+    width = max(map(len, machine))
+    lines = [f"{key:<{width}}  {value}" for key, value in machine.items() if value is not None]
     if problem:
         lines.append(f"{kind} is planned for, but not here: {problem}")
     return lines

@@ -78,7 +78,7 @@ def work_lines(plan: Plan, flops: float, timing: Timing | None, why_not: str) ->
     )
     yield (
         f"tokens: {typical.media_tokens} media tokens a block on average, {largest.media_tokens} "
-        f"at most; {job.training_block.questions} questions a block"
+        f"at most; questions a block: {job.training_block.questions}"
     )
     parts = -(-job.schedule.batch_size // job.micro_batch_size)
     yield (
