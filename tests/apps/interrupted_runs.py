@@ -155,19 +155,26 @@ def killing(folder: Path, number: int, after: str = "") -> Callable[[], None]:
     return lambda: on_file_operation(folder, hook)
 
 
+def once(function: Callable[..., object]) -> Callable[..., object]:
+    """The same, which gives its first result again whatever it is asked."""
+    results = []
+
+    def remembered(*arguments: object) -> object:
+        if not results:
+            results.append(function(*arguments))
+        return results[0]
+
+    return remembered
+
+
 def uninterrupted(folder: Path) -> tuple[Place, float]:
     """A run that is left alone, and the seconds of one like it."""
-    # In this process, so that its children find imported what is imported late, and have the
-    # samples, whose reading takes most of a run's time and writes nothing.
-    place, load = Place(folder / "whole"), preparation.load_mix
-    samples = []
-
-    def load_once(*arguments: object) -> object:
-        if not samples:
-            samples.append(load(*arguments))
-        return samples[0]
-
-    preparation.load_mix = load_once
+    # In this process, so that its children find imported what is imported late, and have what
+    # takes most of a run's time, is always the same and writes nothing.
+    place = Place(folder / "whole")
+    preparation.load_mix = once(preparation.load_mix)
+    preparation.plan_run = once(preparation.plan_run)
+    experiments.train.default_config = once(experiments.train.default_config)
     sys.argv = ["train.py", *place.command()]
     with contextlib.redirect_stdout(io.StringIO()):
         run_app(experiments.train.main, "train", resume_arguments)

@@ -32,7 +32,7 @@ def outcome(folder: Path, *tasks: str, prefix: tuple[str, ...] = ()) -> dict:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory) -> dict:
-    return outcome(tmp_path_factory.mktemp("runs"), "kill:0:3", "full:37", "signals")
+    return outcome(tmp_path_factory.mktemp("runs"), "kill:0:3", "full:61", "signals")
 
 
 def test_a_killed_run_ends_with_the_same_bytes(quick):
