@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -340,6 +341,9 @@ class Arbiter:
 
     def _options(self, options: dict[str, Any]) -> Options:
         """The options of a call, held against what the model can do."""
+        known = [field.name for field in dataclasses.fields(Options)]
+        for name in options.keys() - set(known):
+            raise TypeError(f"{name}: no such option; there are {', '.join(known)}")
         chosen = Options(**options)
         stored = self.calibration.escalation if self.calibration else EscalationConfig()
         chosen.thresholds(stored)
@@ -352,6 +356,11 @@ class Arbiter:
 
     def _decide(self, samples: Sequence[Sample], options: Options) -> list[Decision]:
         """Decide samples that can be read."""
+        if options.per_source and not all(sample.source for sample in samples):
+            raise DecisionError(
+                "per_source: give source as well, the name of the data source that a question is "
+                "like"
+            )
         started = time.perf_counter()
         dataset = index_samples({"": samples}, self._store, self._loaded.encoder.spec)[""]
         encoded = time.perf_counter()

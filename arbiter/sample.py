@@ -79,6 +79,9 @@ class Sample:
             return "the question is empty; give it as text"
         if isinstance(self.candidates, str) or not all(isinstance(c, str) for c in self.candidates):
             return "candidates must be a sequence of texts"
+        for name in ("images", "video"):
+            if isinstance(getattr(self, name), (str, bytes)):
+                return f"{name} must be a sequence; put the one that there is into a tuple"
         stripped = [c.strip() for c in self.candidates]
         if len(stripped) < 2:
             return f"{len(stripped)} candidate(s) given; a decision needs at least two"

@@ -13,7 +13,7 @@ from arbiter.console import console
 from arbiter.errors import UsageError
 from arbiter.report import write_report
 from arbiter.report.sweep import write_sweep
-from arbiter.sweeps.ranking import rank
+from arbiter.sweeps.ranking import objective, rank
 from arbiter.sweeps.runs import find_runs, read_run
 from arbiter.sweeps.terminal import print_ranking
 from experiments.app import default_config, quote_free_text, quote_text_lists, run_app
@@ -44,7 +44,11 @@ def _several(config: ReportConfig) -> Path:
     else:
         output = Path("outputs/comparisons") / time.strftime("%Y-%m-%d/%H-%M-%S")
     output.mkdir(parents=True, exist_ok=True)
-    ranking = rank([read_run(path) for path in runs], config.sweep)
+    found = [read_run(path) for path in runs]
+    finished = [run for run in found if run.status == "finished"]
+    if finished:
+        objective(finished[0].summary, config.sweep.metric)  # a metric that is none is a mistake
+    ranking = rank(found, config.sweep)
     print_ranking(ranking)
     return write_sweep(output, ranking)
 

@@ -213,8 +213,10 @@ def supervised(start: Callable[[], None]) -> None:
     print_ranking(ranking)
     console.print(f"sweep directory: {directory} ({page.name})", markup=False, soft_wrap=True)
     again = f"the same command with hydra.sweep.dir={directory} resume=auto goes on with it"
+    if stop is not None and not stop.interrupted:
+        raise RunError(f"sweep: {stop.line}; mended, {again}")
     if stop is not None:
-        raise (RunInterrupted if stop.interrupted else RunError)(f"sweep: {stop.line}; {again}")
+        raise RunInterrupted(f"sweep: {stop.line}; {again}")
     failed = ranking.count("failed")
     if failed:
         raise RunError(f"{failed} of {len(ranking.runs)} jobs failed; {again}, failed jobs too")

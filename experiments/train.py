@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arbiter.config import instantiate
 from arbiter.console import console
+from arbiter.errors import RunInterrupted
 from arbiter.pipeline.config import TrainConfig
 from arbiter.pipeline.train import train
 from arbiter.training.interruption import Interruption
@@ -42,8 +43,11 @@ def main(composed: DictConfig) -> float:
             run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()
         lead(config, state)
-        with Interruption(config.checkpoint.max_minutes) as interruption:
-            best = train(config, run, state, interruption, default_config("train"))
+        try:
+            with Interruption(config.checkpoint.max_minutes) as interruption:
+                best = train(config, run, state, interruption, default_config("train"))
+        except RunInterrupted as error:
+            raise type(error)(f"{error}; resume={run.path} goes on with it") from error
     console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
     return best
 

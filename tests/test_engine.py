@@ -244,7 +244,7 @@ def test_options_that_are_not_allowed(arbiter, options, kind, said):
 
 
 def test_misspelt_options_are_type_errors(arbiter):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="alhpa: no such option; there are alpha, method"):
         arbiter.decide("q?", COLORS, alhpa=0.1)
     with pytest.raises(DecisionError, match="errors"):
         arbiter.decide_batch(POOL, errors="ignore")

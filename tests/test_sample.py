@@ -36,3 +36,8 @@ def test_modalities_are_those_that_hold_something():
         "q", ("a", "b"), context="c", images=(b"",), video=(b"",), audio=np.zeros(4, np.float32)
     )
     assert full.modalities == frozenset(Modality)
+
+
+def test_one_path_is_no_sequence_of_images():
+    with pytest.raises(SampleError, match="images must be a sequence"):
+        Sample("q?", ("a", "b"), images="picture.png")

@@ -67,6 +67,11 @@ class Jsonl:
                 raise SourceError(f"{config.path} line {number}: {error}") from None
             else:
                 loaded.parts.setdefault(part, []).append(sample)
+        if not loaded.parts and not loaded.damaged:
+            raise SourceError(
+                f"{config.path}: holds no samples; give one JSON object a line, see "
+                "docs/own_data.md"
+            )
         return loaded
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:

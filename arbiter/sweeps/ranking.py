@@ -78,7 +78,8 @@ class Setting:
     Attributes:
         values: of the keys that vary, without the seed; None where a run has none.
         runs: all of them.
-        scores: the objective of each finished run.
+        scores: the objective of each seed that a run has finished with; the mean of its runs where
+            there are several, as the same seed again is no new evidence.
     """
 
     values: tuple[str | None, ...]
@@ -155,8 +156,14 @@ def rank(runs: Sequence[Run], config: SweepConfig) -> Ranking:
         groups.setdefault(tuple(run.setting(key) for key in keys), []).append(run)
     settings = []
     for values, members in groups.items():
-        scores = [ranking.score(run) for run in members]
-        settings.append(Setting(values, tuple(members), tuple(s for s in scores if s is not None)))
+        by_seed: dict[str, list[float]] = {}
+        for run in members:
+            if (score := ranking.score(run)) is not None:
+                # A seed that nobody gave is in the summary alone.
+                seed = str(run.summary.get("seed", run.setting("seed")))
+                by_seed.setdefault(seed, []).append(score)
+        scores = tuple(float(np.mean(scores)) for scores in by_seed.values())
+        settings.append(Setting(values, tuple(members), scores))
     sign = -1 if config.direction == Direction.maximize else 1
     settings.sort(key=lambda s: math.inf if s.mean is None else sign * s.mean)
     return Ranking(config, keys, ranking.seeds, ranking.runs, tuple(settings))

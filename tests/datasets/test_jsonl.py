@@ -197,3 +197,9 @@ def test_the_documented_example_works_as_it_is_written(tmp_path):
     with pytest.raises(SourceError) as raised:
         load(tmp_path, {"nothing": 1})
     assert table == set(str(raised.value).split("there are ")[1].split(", "))
+
+
+def test_an_empty_manifest_is_named(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(SourceError, match=r"empty\.jsonl: holds no samples"):
+        Jsonl(JsonlConfig(path=str(tmp_path / "empty.jsonl"))).load(0)

@@ -102,3 +102,12 @@ def test_the_terminal_shows_every_setting_and_every_failure(capsys):
 def test_no_run_at_all_has_a_best_one():
     ranking = rank([run(0, None, "failed")], SweepConfig())
     assert ranking.best is None and ranking.settings[0].mean is None
+
+
+def test_the_same_seed_again_is_no_new_evidence():
+    once = [run(i, s, seed=i) for i, s in enumerate((0.1, 0.2, 0.6))]
+    again = run(3, 0.1)
+    again.summary["seed"] = 0
+    for runs in (once, [*once, again]):
+        (setting,) = rank(runs, SweepConfig()).settings
+        assert setting.scores == (0.1, 0.2, 0.6)
