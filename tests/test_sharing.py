@@ -67,7 +67,9 @@ def test_a_file_is_no_directory(model, tmp_path):
 @pytest.mark.parametrize(
     "place", ["nowhere", "a/b/c", "../a", "/nowhere/x", "a b/c", "", "x" * 9999]
 )
-def test_a_place_that_is_none(place):
+def test_a_place_that_is_none(place, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(RunError, match=r"no model there; give a run directory") as raised:
         Arbiter.load(place)
     assert "\n" not in str(raised.value)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -164,10 +165,11 @@ def assert_same_run(job: Job, reference: Job, rounding: float) -> None:
     assert [list(event) for event in mine] == [list(event) for event in theirs]
     for event, other in zip(mine, theirs, strict=True):
         for name, value in other.items():
-            if isinstance(value, float):
-                assert abs(event[name] - value) <= 1e-3 * max(1, abs(value)), (name, event, other)
-            elif name not in ("val_acc_by_source", "best_epoch"):
-                assert event[name] == value, (name, event, other)
+            if name in ("val_acc_by_source", "expert_load", "best_epoch"):
+                continue  # a choice between near equals may fall the other way
+            near = isinstance(value, float) or name == "val_loss_by_source"
+            expected = pytest.approx(value, rel=1e-3, abs=1e-3) if near else value
+            assert event[name] == expected, (name, event, other)
 
 
 # A step moves a weight by up to the rate, 5e-3, times the gradient over EPS: rounding of 1e-8 in
