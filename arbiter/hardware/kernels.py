@@ -33,6 +33,8 @@ def one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
     return index[..., None] == torch.arange(classes, device=index.device)
 
 
+# What torch knows of grouped_mm's shapes refuses float32 on the CPU, which the kernel itself takes.
+@torch.compiler.disable
 def grouped_matmul(
     x_NC: torch.Tensor, weight_ECD: torch.Tensor, counts_E: torch.Tensor
 ) -> torch.Tensor:
