@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arbiter.errors import ConfigError
+from arbiter.errors import ConfigError, first_line
 
 ATTENTION_KERNELS = {
     "math": SDPBackend.MATH,
@@ -78,7 +78,7 @@ def attention_kernel(name: str, device: torch.device) -> AbstractContextManager:
         raise ConfigError(
             "hardware.attention_kernel",
             name,
-            f"{device} has no such kernel for attention with a mask ({_first_line(error)}); "
+            f"{device} has no such kernel for attention with a mask ({first_line(error)}); "
             "use auto or math",
         ) from None
     return sdpa_kernel(ATTENTION_KERNELS[name])
@@ -99,12 +99,8 @@ def compile_layers(layers: Iterable[nn.Module], device: torch.device) -> None:
         raise ConfigError(
             "hardware.compile",
             "true",
-            f"torch.compile does not work for {device} here ({_first_line(error)}); install "
+            f"torch.compile does not work for {device} here ({first_line(error)}); install "
             f"{need}, or set hardware.compile=false",
         ) from None
     for layer in layers:
         layer.compile()
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
