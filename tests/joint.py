@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -19,26 +18,13 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.children import fork
+
 _LONGEST_SECONDS = 240
 
 needs_fork = pytest.mark.skipif(
     not (hasattr(os, "fork") and Path("/proc/self/environ").exists()), reason="needs fork and /proc"
 )
-
-
-def outcome(module: str, folder: Path, *tasks: str) -> dict:
-    """What the tasks of a driver module return, run in a process of their own."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(folder), *tasks],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run_tasks(tasks: dict[str, Callable[[Path], object]]) -> None:
@@ -78,26 +64,11 @@ class Processes:
             self.children.append(self._fork(rank, environment, task))
 
     def _fork(self, rank: int, environment: dict[str, str], task: Callable[[int], None]) -> int:
-        child = os.fork()
-        if child:
-            return child
-        status = 70
-        try:
-            signal.alarm(_LONGEST_SECONDS)
+        def of_rank() -> None:
             os.environ.update(environment)
-            output = os.open(self.output[rank], os.O_WRONLY | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
             task(rank)
-            status = 0
-        except SystemExit as stopped:
-            status = int(stopped.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+
+        return fork(self.output[rank], _LONGEST_SECONDS, of_rank)
 
     def wait(self) -> list[int]:
         """Exit statuses by rank; minus the signal's number for one that was killed."""

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from arbiter.training.checkpoint import list_states
 from arbiter.training.trainer import Trainer
 from experiments.app import run_app
 from experiments.resume import resume_arguments
+from tests.children import fork
 
 RUN = (
     "experiment=smoke", "hardware=cpu", "dataset.sources.easy_vqa.max_samples=500",
@@ -83,28 +83,14 @@ class Place:
 def start(place: Place, arguments: list[str], before: Callable[[], None] | None = None) -> int:
     """A run in a child; `before` is called in it first. The child's process id."""
     place.output.write_text("")
-    child = os.fork()
-    if child:
-        return child
-    status = 70
-    try:
-        signal.alarm(_LONGEST_SECONDS)
-        output = os.open(place.output, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+
+    def run() -> None:
         sys.argv = ["train.py", *arguments]
         if before is not None:
             before()
         run_app(experiments.train.main, "train", resume_arguments)
-        status = 0
-    except SystemExit as stopped:
-        status = int(stopped.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+
+    return fork(place.output, _LONGEST_SECONDS, run)
 
 
 def wait(child: int) -> int:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.joint import ROOT, needs_fork, outcome
+from tests.children import ROOT, outcome
+from tests.joint import needs_fork
 
 pytestmark = [needs_fork, pytest.mark.slow]
 

@@ -6,7 +6,8 @@ import torch
 from arbiter.errors import ConfigError
 from arbiter.hardware import distributed
 from arbiter.hardware.distributed import ALONE, Ranks, own_device
-from tests.joint import needs_fork, outcome
+from tests.children import outcome
+from tests.joint import needs_fork
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.joint import needs_fork, outcome
+from tests.children import outcome
+from tests.joint import needs_fork
 
 pytestmark = needs_fork
 MODULE = "tests.training.joint_trainings"
