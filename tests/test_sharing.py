@@ -14,6 +14,7 @@ from arbiter.errors import ArbiterError, RunError
 from arbiter.files import verified_files, write_manifest
 from arbiter.model.files import FILES
 from tests import hub_server
+from tests.mutations import changed
 
 QUESTION, COLORS = "what color is the shape?", ["red", "green", "blue"]
 
@@ -243,21 +244,6 @@ def test_a_folder_comes_before_the_hub(model, tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------- calibrations from strangers
 
-VALUES = (
-    None, True, 0, -1, 1, 0.5, 10**19, 1e300, 1e-300, "", "x", "${oc.env:HOME}", [], [[]], {},
-    {"a": 1}, [None], ["x"], [0.5] * 3, [3.0, 1.0],
-)  # fmt: skip
-
-
-def places(value, path=()):
-    """The keys and indices that lead to every value inside a JSON value; of long lists, few."""
-    if path:
-        yield path
-    items = list(value.items() if isinstance(value, dict) else ())
-    items = list(enumerate(value))[:3] if isinstance(value, list) else items
-    for key, part in items:
-        yield from places(part, (*path, key))
-
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_calibration_decides_or_is_refused(model, tmp_path, seed):
@@ -265,18 +251,8 @@ def test_any_calibration_decides_or_is_refused(model, tmp_path, seed):
     generator = random.Random(seed)
     path = shutil.copytree(model, tmp_path / "model")
     original = json.loads((path / "calibration.json").read_text())
-    everywhere = list(places(original))
     for _ in range(25):
-        changed = json.loads(json.dumps(original))
-        *parents, last = generator.choice(everywhere)
-        node = changed
-        for parent in parents:
-            node = node[parent]
-        if generator.random() < 0.15:
-            del node[last]
-        else:
-            node[last] = generator.choice(VALUES)
-        (path / "calibration.json").write_text(json.dumps(changed))
+        (path / "calibration.json").write_text(json.dumps(changed(original, generator)))
         write_manifest(path)
         try:
             arbiter = Arbiter.load(path)

@@ -18,8 +18,8 @@ from arbiter.training.trainer import Trainer
 from experiments.processes import run_train_app
 from experiments.sweep import supervised
 from tests.apps.interrupted_runs import RUN
+from tests.events import without_clock
 from tests.joint import Processes, kill, run_tasks, until
-from tests.training.test_trainer import without_clock
 
 # AdamW makes rounding as large as 1e-5 here; see tests/training/joint_trainings.py for a sharp one.
 _ROUNDING = 1e-4

@@ -17,6 +17,7 @@ from arbiter.features.store import FeatureStore
 from arbiter.files import MANIFEST, write_manifest
 from arbiter.model.files import load_model, save_model
 from tests.conftest import make_model, make_samples
+from tests.mutations import changed
 
 CONFIG, WEIGHTS, CODECS = "config.json", "model_fp32.safetensors", "feature_codec.safetensors"
 
@@ -346,38 +347,14 @@ def test_damage_with_matching_checksums_loads_or_is_refused(original, tmp_path, 
             assert all(bool(t.isfinite().all()) for t in loaded.model.state_dict().values())
 
 
-VALUES = (
-    None, True, False, 0, -1, 1, 10**9, 10**19, 1e308, -0.0, "", "x", "${oc.env:HOME}", "???",
-    "../..", "\u2028", [], [[]], {}, {"a": 1}, [None], ["image"] * 3,
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_any_value_anywhere_in_the_config_loads_or_is_refused(original, tmp_path, seed):
     generator = random.Random(200 + seed)
     config = json.loads((original / CONFIG).read_text())
 
-    def places(value, path=()):
-        if path:
-            yield path
-        items = value.items() if isinstance(value, dict) else ()
-        items = enumerate(value) if isinstance(value, list) else items
-        for key, part in items:
-            yield from places(part, (*path, key))
-
-    everywhere = list(places(config))
     path = shutil.copytree(original, tmp_path / "model")
     for _ in range(30):
-        changed = json.loads(json.dumps(config))
-        *parents, last = generator.choice(everywhere)
-        node = changed
-        for parent in parents:
-            node = node[parent]
-        if generator.random() < 0.15:
-            del node[last]
-        else:
-            node[last] = generator.choice(VALUES)
-        (path / CONFIG).write_text(json.dumps(changed))
+        (path / CONFIG).write_text(json.dumps(changed(config, generator)))
         write_manifest(path)
         try:
             load_model(path)

@@ -24,8 +24,9 @@ from arbiter.training.run_directory import Onlooker, RunDirectory
 from arbiter.training.schedules import SWAConfig
 from arbiter.training.trainer import Trainer
 from tests.conftest import make_samples
+from tests.events import without_clock
 from tests.joint import Processes, run_tasks
-from tests.training.test_trainer import make_trainer, read_events, without_clock
+from tests.training.test_trainer import make_trainer, read_events
 from tests.training.test_trainer_options import OPTIONS as PART_OPTIONS
 
 # AdamW divides a gradient by its own size, and so makes the rounding of a gradient near zero as

@@ -19,6 +19,7 @@ from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, SWAConfig
 from arbiter.training.trainer import Settings, Trainer
 from tests.conftest import make_model
+from tests.events import without_clock
 
 
 def make_trainer(
@@ -161,21 +162,6 @@ def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, 
     assert [e["swa_snapshots"] for e in epochs] == [0, 0, 1, 2]
     assert best.accuracy >= max(e["val_acc"] for e in epochs)
     assert best.kind in ("averaged", "last", "best")
-
-
-WALL_CLOCK = {
-    "samples_per_sec",
-    "data_wait_share",
-    "train_seconds",
-    "eval_seconds",
-    "seconds_left",
-    "rss_mb",
-    "temperature_c",
-}
-
-
-def without_clock(events: list[dict]) -> list[dict]:
-    return [{k: v for k, v in event.items() if k not in WALL_CLOCK} for event in events]
 
 
 class StopAfter:

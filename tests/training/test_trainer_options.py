@@ -11,13 +11,13 @@ from arbiter.model.moe import MoEConfig
 from arbiter.training.checkpoint import load_newest_state
 from arbiter.training.objective import MarginConfig, ObjectiveConfig
 from arbiter.training.run_directory import RunDirectory
+from tests.events import without_clock
 from tests.training.test_trainer import (
     losses,
     make_trainer,
     read_events,
     run,
     run_with_stops,
-    without_clock,
 )
 
 OPTIONS = {
