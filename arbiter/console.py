@@ -74,7 +74,6 @@ class ProgressBar:
 
     def __init__(self, title: str, total: int, every_seconds: float = 10.0):
         self._title, self._total, self._every = title, total, every_seconds
-        self._done = 0
         self._started = self._last_line = time.monotonic()
         self._bar = None
         if console.is_terminal:
@@ -105,7 +104,6 @@ class ProgressBar:
 
     def update(self, done: int, figures: str = "") -> None:
         """Show that `done` units are finished, with a few figures beside."""
-        self._done = done
         if self._bar:
             self._bar.update(self._task, completed=done, figures=figures)
         elif time.monotonic() - self._last_line >= self._every:

@@ -13,7 +13,7 @@ import torch
 from arbiter.config import build
 from arbiter.datasets.shapes import SampleShape
 from arbiter.encoders.base import Compute
-from arbiter.hardware.device import AUTO, resolve_device
+from arbiter.hardware.device import AUTO, autocast, resolve_device
 from arbiter.hardware.telemetry import rss_mb, synchronize, vram_mb
 from arbiter.model.dropout import DropoutAddresses
 from arbiter.planning.blocks import empty_batch
@@ -100,7 +100,6 @@ def run_steps(job: Job, device: torch.device, steps: int) -> Measured:
     model = job.model(torch.device("cpu")).to(device).train()
     optimizer = build(job.optimizer, model=model)
     batches = [made_up_batch(job, seed) for seed in (1, 2)]
-    narrow = job.hardware.precision == "bfloat16"
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     losses, started = [], time.perf_counter()
@@ -110,7 +109,7 @@ def run_steps(job: Job, device: torch.device, steps: int) -> Measured:
             started = time.perf_counter()
         here = batches[step % 2]
         dropout, batch = DropoutAddresses.of(here, step).to(device), here.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=narrow):
+        with autocast(device, job.hardware.precision):
             output = model(batch, dropout)
         loss = compute_loss(job.objective, output, batch, int(here.question_mask.sum()))
         loss.total.backward()

@@ -14,6 +14,7 @@ from math import ceil
 import torch
 
 from arbiter.config import build
+from arbiter.hardware.device import autocast
 from arbiter.hardware.telemetry import synchronize
 from arbiter.planning.blocks import empty_addresses, empty_batch
 from arbiter.planning.workload import Job
@@ -29,13 +30,11 @@ class Timing:
     Attributes:
         steps: how many were timed.
         micro_seconds: of a micro-batch, forward and backward; the median.
-        update_seconds: of clipping and the optimizer.
         step_seconds, epoch_seconds: of training; validation comes on top.
     """
 
     steps: int
     micro_seconds: float
-    update_seconds: float
     step_seconds: float
     epoch_seconds: float
 
@@ -50,10 +49,9 @@ def probe(job: Job, device: torch.device, limit_seconds: float) -> Timing:
         values.normal_()
     batch = batch.to(device)
     dropout = empty_addresses(batch)
-    narrow = job.hardware.precision == "bfloat16"
 
     def forward_backward() -> None:
-        with torch.autocast(device.type if narrow else "cpu", torch.bfloat16, enabled=narrow):
+        with autocast(device, job.hardware.precision):
             output = model(batch, dropout)
         compute_loss(job.objective, output, batch, 1).total.backward()
 
@@ -76,7 +74,6 @@ def probe(job: Job, device: torch.device, limit_seconds: float) -> Timing:
     return Timing(
         steps=len(micro),
         micro_seconds=statistics.median(micro),
-        update_seconds=statistics.median(updates),
         step_seconds=step,
         epoch_seconds=step * ceil(blocks / job.schedule.batch_size),
     )

@@ -84,20 +84,6 @@ class Chart:
                 )  # fmt: skip
         return self._key(color, label)
 
-    def bars(
-        self, xs: Sequence[tuple[float, float]], ys: Numbers, color: str, label: str = ""
-    ) -> Chart:
-        """Bars from zero, each from one value of x to another."""
-        for (low, high), y in zip(xs, ys, strict=True):
-            if y is not None:
-                left, right, top = self.px(low), self.px(high), self.py(y)
-                self.add(
-                    Markup('<rect class="fill {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" '
-                           'height="{:.1f}" fill-opacity=".5"/>')
-                    .format(color, left, top, max(right - left - 1, 0.5), self.py(0) - top)
-                )  # fmt: skip
-        return self._key(color, label)
-
     def rule(
         self, start: tuple[float, float], end: tuple[float, float], color: str = "gray",
         label: str = "",

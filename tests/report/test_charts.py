@@ -1,7 +1,5 @@
 import re
 
-import pytest
-
 from arbiter.report.axes import Axis, Names
 from arbiter.report.charts import Chart, heatmap
 
@@ -18,16 +16,6 @@ def test_a_line_goes_through_its_points_and_breaks_where_one_is_missing():
 
 def test_a_single_point_is_still_seen():
     assert "<circle" in chart().line([None, 5], [1, 1], "blue").render()
-
-
-def test_bars_stand_on_zero():
-    drawn = chart().bars([(0, 5)], [0.5], "blue").render()
-    x, y, width, height = (
-        float(re.search(rf'<rect[^>]* {name}="([\d.]+)"', drawn)[1])
-        for name in ("x", "y", "width", "height")
-    )
-    assert (x, y, height) == (44, 59, 50)
-    assert width == pytest.approx(49)
 
 
 def test_names_are_listed_from_the_top():
