@@ -40,10 +40,10 @@ def judge(
         target: the thresholds of a target risk, by path; None for the model's own.
         has_foils: whether deliberation had a bank.
     """
-    few, behind, sets = np.zeros(len(samples), bool), np.zeros(len(samples), int), None
+    sets = None
     if calibration is not None:
         sources = [sample.source for sample in samples] if options.per_source else None
-        sets, behind, few = calibration.prediction_sets(
+        sets = calibration.prediction_sets(
             outcome, options.path, options.method, options.alpha, sources
         )
     entropies = entropy(outcome.probabilities)
@@ -53,14 +53,14 @@ def judge(
         index, chosen = int(probabilities.argmax()), None
         if sets is not None:
             order = np.argsort(-probabilities, kind="stable")
-            chosen = tuple(sample.candidates[k] for k in order if sets[row, k])
+            chosen = tuple(sample.candidates[k] for k in order if sets.deployed[row, k])
         stability = None if outcome.stability is None else float(outcome.stability[row])
         seen = Evidence(
             entropy=float(entropies[row]),
             confidence=float(probabilities[index]),
             level=1 - options.alpha,
             set_size=None if chosen is None else len(chosen),
-            too_few=int(behind[row]) if few[row] else None,
+            too_few=int(sets.behind[row]) if sets is not None and sets.too_few[row] else None,
             stability=stability,
             collision=None if outcome.collision is None else bool(outcome.collision[row]),
         )

@@ -63,6 +63,23 @@ class PathCalibration:
 
 
 @dataclass(frozen=True)
+class Sets:
+    """Prediction sets of N samples.
+
+    Attributes:
+        deployed: bool [N, K], empty ones treated as `empty_set` says.
+        unfilled: bool [N, K], as they come.
+        behind: int [N], how many calibration samples are behind each.
+        too_few: bool [N], whether they are too few for the level: the set is all candidates.
+    """
+
+    deployed: np.ndarray
+    unfilled: np.ndarray
+    behind: np.ndarray
+    too_few: np.ndarray
+
+
+@dataclass(frozen=True)
 class Calibration:
     """The fit.
 
@@ -93,27 +110,23 @@ class Calibration:
         method: str,
         alpha: float,
         sources: Sequence[str] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> Sets:
         """The sets of N samples that took a path.
 
         Args:
             sources: of each sample, for sets calibrated within its source; None for all together.
-
-        Returns:
-            sets bool [N, K]; how many calibration samples are behind each, int [N]; and whether
-            they are too few for the level, so that the set is all candidates, bool [N].
         """
         found = self.paths[path]
         parts = {"": found.pooled[method]} if sources is None else found.scores[method]
         names = [""] * len(outcome.mask) if sources is None else sources
         threshold = quantiles_by_source(parts, names, alpha)
         each = scores(method, outcome.probabilities, outcome.mask, outcome.uniform, self.raps)
-        sets = prediction_sets(each, threshold + _ROUNDING)
-        counts = np.array([len(parts.get(name, ())) for name in names])
-        return (
-            fill_empty(sets, outcome.probabilities, self.empty_set),
-            counts,
-            np.isinf(threshold),
+        unfilled = prediction_sets(each, threshold + _ROUNDING)
+        return Sets(
+            deployed=fill_empty(unfilled, outcome.probabilities, self.empty_set),
+            unfilled=unfilled,
+            behind=np.array([len(parts.get(name, ())) for name in names]),
+            too_few=np.isinf(threshold),
         )
 
     def summary(self, bank: TravellingBank | None) -> dict:

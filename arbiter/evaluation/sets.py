@@ -6,12 +6,11 @@ Shape letters: N samples, K candidates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from arbiter.calibration.calibration import Calibration
+from arbiter.calibration.calibration import Calibration, Sets
 from arbiter.calibration.conformal import METHODS, samples_needed
 from arbiter.calibration.deployed import Outcome
 from arbiter.calibration.exact import coverage_interval
@@ -41,17 +40,10 @@ class DeployedSets:
         self._evaluated = list(dict.fromkeys(sources))
         self._at = lru_cache(maxsize=None)(self._make)
 
-    def _make(self, method: str, alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sets bool [N, K] as deployed, before any empty one is filled, and which are full for want
-        of calibration samples, bool [N].
-        """
-        unfilled, _, few = replace(self._calibration, empty_set="allow").prediction_sets(
+    def _make(self, method: str, alpha: float) -> Sets:
+        return self._calibration.prediction_sets(
             self._outcome, self._path, method, alpha, self._sources
         )
-        deployed, _, _ = self._calibration.prediction_sets(
-            self._outcome, self._path, method, alpha, self._sources
-        )
-        return deployed, unfilled, few
 
     def measure(self, method: str, alpha: float, rows: np.ndarray, answer_N: np.ndarray) -> dict:
         """Coverage and size of the sets of some rows.
@@ -62,14 +54,15 @@ class DeployedSets:
             guarantee bounds on both sides; `full`, the share of samples with too few calibration
             samples for this level, whose sets hold every candidate.
         """
-        deployed, unfilled, few = (part[rows] for part in self._at(method, alpha))
+        sets = self._at(method, alpha)
+        deployed, unfilled = sets.deployed[rows], sets.unfilled[rows]
         answer = answer_N[rows][:, None]
         return {
             "coverage": float(np.take_along_axis(deployed, answer, axis=-1).mean()),
             "mean_set_size": float(deployed.sum(axis=-1).mean()),
             "unfilled_coverage": float(np.take_along_axis(unfilled, answer, axis=-1).mean()),
             "empty": float((~unfilled.any(axis=-1)).mean()),
-            "full": float(few.mean()),
+            "full": float(sets.too_few[rows].mean()),
         }
 
     def _counts(self) -> dict[str, int]:

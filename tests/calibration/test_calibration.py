@@ -84,9 +84,10 @@ def test_sets_cover_on_the_path_that_they_were_calibrated_on(world, path):
     outcome = Deployed(model, calibration.fitted, bank, Running()).run(test, path)
     answer = test.answer.numpy()
     for method, alpha in itertools.product(METHODS, (0.05, 0.1, 0.2)):
-        sets, behind, few = allow.prediction_sets(outcome, path, method, alpha)
-        assert (behind == calibration.set_samples).all() and not few.any()
-        coverage = sets[np.arange(len(answer)), answer].mean()
+        sets = allow.prediction_sets(outcome, path, method, alpha)
+        assert (sets.behind == calibration.set_samples).all() and not sets.too_few.any()
+        assert np.array_equal(sets.deployed, sets.unfilled)
+        coverage = sets.deployed[np.arange(len(answer)), answer].mean()
         low, high = coverage_interval(calibration.set_samples, len(answer), alpha, level=0.9999)
         assert low <= coverage <= high, (method, alpha)
 
@@ -96,12 +97,12 @@ def test_sets_can_be_calibrated_within_a_source(world):
     outcome = Deployed(model, calibration.fitted, bank, Running()).run(test, "full")
     sources = [sample.source for sample in test.samples]
     sources[0] = "never seen"
-    sets, behind, few = calibration.prediction_sets(outcome, "full", "lac", 0.1, sources)
-    assert few.tolist() == [True] + [False] * (len(test) - 1) and behind[0] == 0
-    assert np.array_equal(sets[0], outcome.mask[0])
-    assert 0 < behind[1] < calibration.set_samples
-    together, _, _ = calibration.prediction_sets(outcome, "full", "lac", 0.1)
-    assert not np.array_equal(sets[1:], together[1:])
+    sets = calibration.prediction_sets(outcome, "full", "lac", 0.1, sources)
+    assert sets.too_few.tolist() == [True] + [False] * (len(test) - 1) and sets.behind[0] == 0
+    assert np.array_equal(sets.deployed[0], outcome.mask[0])
+    assert 0 < sets.behind[1] < calibration.set_samples
+    together = calibration.prediction_sets(outcome, "full", "lac", 0.1)
+    assert not np.array_equal(sets.deployed[1:], together.deployed[1:])
 
 
 def test_too_few_samples_give_all_candidates(world):
@@ -109,8 +110,9 @@ def test_too_few_samples_give_all_candidates(world):
     few = calibrate(model, split.take(range(12)), loose(), bank, Running(), seed=7)
     outcome = Deployed(model, few.fitted, bank, Running()).run(test, "full")
     for method in METHODS:
-        sets, behind, full = few.prediction_sets(outcome, "full", method, 0.05)
-        assert full.all() and np.array_equal(sets, outcome.mask) and (behind == 6).all()
+        sets = few.prediction_sets(outcome, "full", method, 0.05)
+        assert sets.too_few.all() and (sets.behind == 6).all()
+        assert np.array_equal(sets.deployed, outcome.mask)
 
 
 def test_a_single_group_calibrates_nothing(world):
