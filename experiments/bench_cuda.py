@@ -16,7 +16,7 @@ from arbiter.encoders.base import Compute
 from arbiter.hardware.device import AUTO, autocast, resolve_device
 from arbiter.hardware.telemetry import rss_mb, synchronize, vram_mb
 from arbiter.model.dropout import DropoutAddresses
-from arbiter.planning.blocks import empty_batch
+from arbiter.planning.blocks import random_batch
 from arbiter.planning.memory import predict_peaks
 from arbiter.planning.plan import plan_run
 from arbiter.planning.workload import Job, flops_per_block, record
@@ -77,9 +77,7 @@ class Measured:
 def made_up_batch(job: Job, seed: int):
     """A batch of random features whose answers can be learned by heart."""
     torch.manual_seed(seed)
-    batch = empty_batch(job.training_block, job.micro_batch_size, job.encoder, torch.device("cpu"))
-    for values in (batch.texts, *(tokens.values for tokens in batch.media.values())):
-        values.normal_()
+    batch = random_batch(job.training_block, job.micro_batch_size, job.encoder)
     count = len(batch.texts)
     candidates = torch.stack(
         [torch.randperm(count)[: job.training_block.candidates] for _ in batch.question.flatten()]

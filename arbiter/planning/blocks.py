@@ -139,6 +139,14 @@ def empty_batch(
     )
 
 
+def random_batch(block: BlockShape, blocks: int, encoder: Encoder) -> DecisionBatch:
+    """The same on the CPU, with features drawn from torch's generator."""
+    batch = empty_batch(block, blocks, encoder, torch.device("cpu"))
+    for values in (batch.texts, *(tokens.values for tokens in batch.media.values())):
+        values.normal_()
+    return batch
+
+
 def empty_addresses(batch: DecisionBatch) -> DropoutAddresses:
     """Addresses for dropout, in shape only."""
     blocks, questions = batch.sample.shape

@@ -16,7 +16,7 @@ import torch
 from arbiter.config import build
 from arbiter.hardware.device import autocast
 from arbiter.hardware.telemetry import synchronize
-from arbiter.planning.blocks import empty_addresses, empty_batch
+from arbiter.planning.blocks import empty_addresses, random_batch
 from arbiter.planning.workload import Job
 from arbiter.training.objective import compute_loss
 
@@ -44,10 +44,7 @@ def probe(job: Job, device: torch.device, limit_seconds: float) -> Timing:
     torch.manual_seed(0)
     model = job.model(torch.device("cpu")).to(device).train()
     optimizer = build(job.optimizer, model=model)
-    batch = empty_batch(job.typical_block, job.micro_batch_size, job.encoder, torch.device("cpu"))
-    for values in (batch.texts, *(tokens.values for tokens in batch.media.values())):
-        values.normal_()
-    batch = batch.to(device)
+    batch = random_batch(job.typical_block, job.micro_batch_size, job.encoder).to(device)
     dropout = empty_addresses(batch)
 
     def forward_backward() -> None:
