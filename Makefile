@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-# Two workers with one thread each; the tests of a file stay together, as they share what they train.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two workers with one thread each; the tests of a file stay together, as they share what they train,
+# and files keep their order: those of whole runs come first, and no worker is left with them alone.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # An environment of its own, of Python 3.10 to 3.12: torch-directml needs torch 2.4.1.
 DIRECTML = .venv-directml
 

@@ -160,7 +160,7 @@ def dying(monkeypatch):
             raise ZeroDivisionError("a bug of seed 1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("arbiter.datasets.mix.load_mix", load)
+    monkeypatch.setattr("arbiter.pipeline.preparation.load_mix", load)
     return found
 
 
