@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # Two workers with one thread each; the tests of a file stay together, as they share what they train,
 # and files keep their order: those of whole runs come first, and no worker is left with them alone.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # An environment of its own, of Python 3.10 to 3.12: torch-directml needs torch 2.4.1.
 DIRECTML = .venv-directml
 
@@ -14,17 +14,17 @@ train: $(VENV)/.installed-easy-vqa ## trains the default model: make train ARGS=
 	$(BIN)/python -m experiments.train $(ARGS)
 
 test: $(VENV)/.installed-test ## the fast tests: make test ARGS="-k moe"
-	$(PYTEST) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) $(ARGS)
 
 test-all: $(VENV)/.installed-test ## slow tests too
-	$(PYTEST) -m "slow or not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) -m "slow or not slow" $(ARGS)
 
 # Outside Windows and WSL2 the plugin loads with the stubs that it ships, in a process by itself.
 test-directml: $(DIRECTML)/.installed ## on torch 2.4.1: the plugin, the audit, all tests
 	LD_LIBRARY_PATH=$$($(DIRECTML)/bin/python -c "$$FIND_STUBS") LOAD_DIRECTML=1 \
 		$(DIRECTML)/bin/python -m pytest tests/hardware/test_torch_directml.py
 	$(DIRECTML)/bin/python -m experiments.audit $(AUDITED)
-	$(DIRECTML)/bin/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(DIRECTML)/bin/$(PYTEST) $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
