@@ -2,8 +2,8 @@
 
 Images: a path, encoded bytes, a PIL image, a numpy array or a torch tensor. Arrays and tensors are
 [H, W, C], [C, H, W] or [H, W] with C of 1, 3 or 4 channels; where both readings fit, an array is
-read as [H, W, C] and a tensor as [C, H, W], as is usual in either world. They are uint8; a tensor
-may be floating point in [0, 1] as well.
+read as [H, W, C] and a tensor as [C, H, W], as is usual in either world. They are uint8, or
+floating point in [0, 1].
 
 Clips: a path of a video file, or frames in order, each as an image; an array [T, ...] holds T.
 
@@ -26,7 +26,7 @@ from arbiter.clips import load_audio, load_video, resample
 from arbiter.errors import DecisionError, MediaError, SampleError
 from arbiter.features.dataset import evenly
 from arbiter.media import load_image
-from arbiter.sample import AUDIO_RATE_HZ, ImageRef, Modality, Sample
+from arbiter.sample import AUDIO_RATE_HZ, ImageRef, Sample
 
 ImageInput = ImageRef | str | torch.Tensor
 VideoInput = str | Path | np.ndarray | torch.Tensor | Sequence[ImageInput]
@@ -43,7 +43,7 @@ def read_image(value: ImageInput) -> Image.Image:
         MediaError: it is none, or cannot be read.
     """
     if isinstance(value, torch.Tensor):
-        value = _pixels(_tensor_pixels(value), channels_first=True)
+        value = _pixels(_array(value), channels_first=True)
     elif isinstance(value, np.ndarray):
         value = _pixels(value, channels_first=False)
     return load_image(Path(value) if isinstance(value, str) else value)
@@ -72,12 +72,12 @@ def read_video(value: VideoInput, max_frames: int) -> tuple[ImageInput, ...]:
         return load_video(Path(value), max_frames)
     if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim not in (3, 4):
         raise MediaError(
-            f"video: shape {list(value.shape)} is none; give frames [T, H, W, 3] or [T, H, W]"
+            f"video: shape {list(value.shape)} is no clip; give frames [T, H, W, 3] or [T, H, W]"
         )
     if isinstance(value, (np.ndarray, torch.Tensor, Sequence)) and not isinstance(value, bytes):
         return tuple(value)
     raise MediaError(
-        f"video: a {type(value).__name__} is none; give a path or a sequence of images"
+        f"video: a {type(value).__name__} is no clip; give a path or a sequence of images"
     )
 
 
@@ -97,22 +97,20 @@ def read_audio(value: AudioInput) -> np.ndarray:
     if not 1 <= rate <= _HIGHEST_RATE_HZ:
         raise MediaError(f"audio: the rate {rate} is not within 1 to {_HIGHEST_RATE_HZ} Hz")
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        # numpy has no bfloat16.
-        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        value = _array(value)
     if not isinstance(value, np.ndarray):
         raise MediaError(
-            f"audio: a {type(value).__name__} is none; give a path, a waveform, or both it and "
+            f"audio: a {type(value).__name__} is no sound; give a path, a waveform, or both it and "
             "its rate in Hz: (waveform, rate)"
         )
     return resample(_mono(value), int(rate))
 
 
-def check_modalities(sample: Sample, inputs: Sequence[str]) -> None:
-    """Whether a model has an input for everything that a sample carries.
+def check_modalities(sample: Sample, known: Sequence[str]) -> None:
+    """Whether a model knows everything that a sample carries.
 
     Args:
-        inputs: of the model.
+        known: modalities of the model, by name.
 
     Raises:
         SampleError: it is no sample.
@@ -121,8 +119,7 @@ def check_modalities(sample: Sample, inputs: Sequence[str]) -> None:
     if not isinstance(sample, Sample):
         raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
     for modality in sorted(sample.modalities, key=str):
-        if modality.value not in inputs:
-            known = [m.value for m in Modality if m.value in inputs]
+        if modality.value not in known:
             raise DecisionError(
                 f"{modality.value}: this model was trained without it; leave it out "
                 f"(it knows {', '.join(known) or 'text only'})"
@@ -172,20 +169,22 @@ def _mono(waveform: np.ndarray) -> np.ndarray:
     return waveform
 
 
-def _tensor_pixels(tensor: torch.Tensor) -> np.ndarray:
+def _array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if not tensor.is_floating_point():
-        return tensor.numpy()
-    tensor = tensor.float()
-    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
-        raise MediaError("image: a floating-point tensor must lie in [0, 1]")
-    return (tensor * 255).round().to(torch.uint8).numpy()
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _pixels(array: np.ndarray, channels_first: bool) -> np.ndarray:
     """uint8 [H, W, C] or [H, W]."""
+    if np.issubdtype(array.dtype, np.floating):
+        if not ((array >= 0) & (array <= 1)).all():
+            raise MediaError("image: floating-point pixels must lie in [0, 1]; uint8 in [0, 255]")
+        array = np.rint(array.astype(np.float32) * 255).astype(np.uint8)
     if array.dtype != np.uint8:
-        raise MediaError(f"image array has dtype {array.dtype}; give uint8 [H, W, 3]")
+        raise MediaError(
+            f"image array has dtype {array.dtype}; give uint8, or floating point in [0, 1]"
+        )
     if array.ndim == 3 and 0 not in array.shape:
         first, last = array.shape[0] in _CHANNELS, array.shape[-1] in _CHANNELS
         if not (first or last):

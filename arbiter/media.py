@@ -42,7 +42,8 @@ def load_image(ref: ImageRef) -> Image.Image:
             image = ref
         else:
             raise MediaError(
-                f"image: a {type(ref).__name__} is none; give a path, bytes, PIL image or array"
+                f"image: a {type(ref).__name__} is no image; give a path, encoded bytes, a PIL "
+                "image, an array or a tensor"
             )
         if 0 in image.size:
             raise MediaError(f"{name}: it has no pixels ({image.width} x {image.height})")

@@ -178,7 +178,7 @@ def broken() -> list[tuple[Sample, type[ArbiterError]]]:
     picture = draw_square("red", 0, 0)
     return [
         (Sample("q?", COLORS, images=(picture, b"not an image")), MediaError),
-        (Sample("q?", COLORS, video=(np.zeros((4, 4, 3)),)), MediaError),
+        (Sample("q?", COLORS, video=(np.full((4, 4, 3), 2.0),)), MediaError),
         ("no sample", SampleError),
     ]
 
@@ -256,7 +256,7 @@ def test_misspelt_options_are_type_errors(arbiter):
     ("given", "said"),
     [
         ({"question": " "}, "question is empty"),
-        ({"candidates": ["a"]}, "1 candidate"),
+        ({"candidates": ["a"]}, "one candidate given"),
         ({"candidates": ["a", ""]}, "candidate is empty"),
         ({"question": "half \ud800 of a pair"}, "not Unicode"),
         ({"context": "\udfff"}, "not Unicode"),
@@ -410,7 +410,7 @@ def test_a_shut_gate_says_so(parts):
     values["fitted"]["gate"] = None
     values["gate"] = {**values["gate"], "gate": None, "reason": "no gate was good enough"}
     decision = Arbiter(dataclasses.replace(parts, calibration=values)).decide(QUESTION, COLORS)
-    assert decision.notes == ("the gate for early exit is shut: no gate was good enough",)
+    assert decision.notes == ("the gate for early exit is shut; calibration.json says why",)
     assert not decision.early_exit
 
 

@@ -38,6 +38,8 @@ def encoded(image: Image.Image) -> bytes:
         torch.from_numpy(CHW),
         torch.from_numpy(CHW).float() / 255,
         torch.from_numpy(HWC.copy()).double() / 255,
+        HWC / 255,
+        CHW.astype(np.float32) / 255,
         PICTURE.convert("RGBA"),
     ],
     ids=lambda form: f"{type(form).__name__}-{getattr(form, 'shape', '')}",
@@ -69,9 +71,9 @@ def test_where_both_readings_fit_each_world_keeps_its_own():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (5, "a int is none"),
-        (None, "a NoneType is none"),
-        (np.zeros((4, 4, 3)), "dtype float64"),
+        (5, "a int is no"),
+        (None, "a NoneType is no image"),
+        (np.full((4, 4, 3), 1.5), "lie in"),
         (np.zeros((4, 4, 3), bool), "dtype bool"),
         (np.zeros((0, 4, 3), np.uint8), "shape"),
         (np.zeros((5, 4, 2), np.uint8), "shape"),
@@ -118,8 +120,8 @@ def test_clips_are_sequences_of_images_or_files(tmp_path):
         assert np.array_equal(pixels, frames)
     assert read_video((), 8) == ()
     for wrong, said in (
-        (5, "a int is none"),
-        (b"abc", "a bytes is none"),
+        (5, "a int is no"),
+        (b"abc", "a bytes is no clip"),
         (np.zeros((4, 4), np.uint8), "shape"),
         (tmp_path / "no.mp4", "no.mp4: "),
         ("no.mp4", "no.mp4: "),
@@ -174,12 +176,12 @@ def test_sounds_come_with_their_rate(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (5, "a int is none"),
-        ([0.0, 0.1], "a list is none"),
+        (5, "a int is no"),
+        ([0.0, 0.1], "a list is no sound"),
         (np.zeros(0, np.float32), "empty"),
         (np.zeros((0, 2), np.float32), "empty"),
         (np.zeros((2, 2, 2), np.float32), "shape"),
-        (np.float32(1.0), "a float32 is none"),
+        (np.float32(1.0), "a float32 is no sound"),
         (np.array(1.0), "shape"),
         (np.array([0, np.nan], np.float32), "not finite"),
         (np.array([0, np.inf]), "not finite"),
