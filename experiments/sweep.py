@@ -26,8 +26,8 @@ from arbiter.console import console
 from arbiter.errors import ArbiterError, ConfigError, RunError, RunInterrupted, UsageError
 from arbiter.report.sweep import write_sweep
 from arbiter.sweeps.isolation import isolated
-from arbiter.sweeps.names import job_directory, override_key
-from arbiter.sweeps.ranking import SweepConfig, objective, rank
+from arbiter.sweeps.names import job_directory, override_key, override_value
+from arbiter.sweeps.ranking import SweepConfig, check_metric, objective, rank
 from arbiter.sweeps.runs import find_runs, read_run
 from arbiter.sweeps.terminal import print_ranking
 from arbiter.training.run_directory import RunDirectory
@@ -59,7 +59,11 @@ def sweep_arguments(arguments: list[str]) -> list[str]:
 
     Raises:
         UsageError: a sweeper that is not installed.
+        ConfigError: a metric that no job will have.
     """
+    for argument in arguments:
+        if override_key(argument) == "sweep.metric":
+            check_metric(override_value(argument))
     if "hydra/sweeper=optuna" in arguments:
         _need_optuna()
         # Hydra takes no file with the name under which the sweeper registers itself.

@@ -49,6 +49,25 @@ class SweepConfig:
         return -_WORST if self.direction == Direction.maximize else _WORST
 
 
+_PARTS = (
+    "validation", "test", "calibration", "exit", "deliberation", "best_epoch", "train_seconds",
+    "parameters",
+)  # fmt: skip
+"""Of summary.json: those that hold figures."""
+
+
+def check_metric(metric: str) -> None:
+    """Refuse what no summary will hold before hours are spent on jobs.
+
+    Raises:
+        ConfigError: a summary has no such part.
+    """
+    if metric.split(".")[0] not in _PARTS:
+        raise ConfigError(
+            "sweep.metric", metric, f"no such figure; summary.json holds {', '.join(_PARTS)}"
+        )
+
+
 def objective(summary: dict[str, Any], metric: str) -> float:
     """The figure of a finished run's summary that a dotted name names.
 

@@ -198,6 +198,9 @@ def test_a_metric_that_does_not_exist_stops_the_sweep_and_loses_no_job(
     assert code == 1 and not list(copy.glob("1_*"))
     assert "sweep.metric=test.easy_vqa.acc: no such figure; test.easy_vqa holds n, accuracy" in said
     assert status(copy / "0_num_heads-4")["status"] == "finished"
+    code, said = sweep_here(monkeypatch, capsys, *command, "sweep.metric=val_acc")
+    assert code == 1 and "sweep.metric=val_acc: no such figure; summary.json holds validat" in said
+    assert "failed" not in said and "sweep directory" not in said
     code, said = sweep_here(monkeypatch, capsys, *command, "sweep.direction=up")
     assert code == 1 and "sweep.direction=up: must be one of maximize, minimize" in said
 
