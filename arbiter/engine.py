@@ -336,7 +336,7 @@ class Arbiter:
             return [self._decide_apart([sample], options)[0] for sample in samples]
 
     def _read(self, sample: Sample, decoded: dict[object, Image.Image]) -> Sample:
-        check_modalities(sample, self._model.inputs)
+        check_modalities(sample, self._model.modalities)
         return read_sample(sample, self.max_frames, decoded)
 
     def _options(self, options: dict[str, Any]) -> Options:

@@ -113,9 +113,9 @@ def check_inputs(model: DecisionModel, samples: Sequence[Sample]) -> None:
     """
     for sample in samples:
         for modality in sorted(sample.modalities, key=str):
-            if modality.value not in model.inputs:
+            if modality.value not in model.modalities:
                 raise DecisionError(
                     f"{sample.source} {sample.id}: this model was trained without "
                     f"{modality.value}; leave the source out, or train on such data "
-                    f"(it knows {', '.join(model.inputs) or 'text only'})"
+                    f"(it knows {', '.join(model.modalities) or 'text only'})"
                 )

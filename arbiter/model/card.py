@@ -13,23 +13,23 @@ _HERE = "path/to/this/folder"
 _NAME = "Arbiter decision model"
 
 
-def model_card(summary: dict, inputs: Sequence[str], test: dict | None) -> str:
+def model_card(summary: dict, modalities: Sequence[str], test: dict | None) -> str:
     """A README from a run's figures; nothing in it that was not measured.
 
     Args:
         summary: contents of summary.json.
-        inputs: of the model.
+        modalities: of the model, by name.
         test: `overall` of the evaluation on the test split; None without one.
     """
     parts = (
-        _about(summary, inputs),
+        _about(summary, modalities),
         _sources(summary),
         _measured(summary),
         _trust(summary, test),
         _limits(summary),
     )
     lines = [line for part in parts for line in (*part, "")]
-    return f"---\n{_metadata(summary, inputs).to_yaml()}\n---\n\n" + "\n".join(lines)
+    return f"---\n{_metadata(summary, modalities).to_yaml()}\n---\n\n" + "\n".join(lines)
 
 
 def addressed(card: str, repo_id: str) -> str:
@@ -52,11 +52,11 @@ def with_metadata(card: str, further: dict[str, Any]) -> str:
     return str(parsed)
 
 
-def _metadata(summary: dict, inputs: Sequence[str]) -> ModelCardData:
+def _metadata(summary: dict, modalities: Sequence[str]) -> ModelCardData:
     """What the hub reads: tags, data sets, and the results that it lists."""
     sources = summary["sources"].items()
     repositories = sorted({repo for _, source in sources for repo in source["repositories"]})
-    task = "visual-question-answering" if "image" in inputs else "question-answering"
+    task = "visual-question-answering" if "image" in modalities else "question-answering"
     results = [
         EvalResult(
             task_type=task,
@@ -72,7 +72,7 @@ def _metadata(summary: dict, inputs: Sequence[str]) -> ModelCardData:
     ]
     return ModelCardData(
         library_name="arbiter",
-        tags=["decision-model", "mixture-of-experts", *inputs],
+        tags=["decision-model", "mixture-of-experts", *modalities],
         datasets=repositories or None,
         pipeline_tag=task,
         model_name=_NAME,
@@ -80,12 +80,12 @@ def _metadata(summary: dict, inputs: Sequence[str]) -> ModelCardData:
     )
 
 
-def _about(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
+def _about(summary: dict, modalities: Sequence[str]) -> Iterator[str]:
     encoder = summary["encoder"]
     yield f"# {_NAME}"
     yield ""
     yield "Chooses among candidate answers to a question, and says how far to trust the choice."
-    yield f"Reads {', '.join(inputs) or 'text only'}, beside question and candidates."
+    yield f"Reads {', '.join(modalities) or 'text only'}, beside question and candidates."
     yield (
         f"{summary['parameters']['trainable']:,} trained parameters, "
         f"{summary['parameters']['active_per_token']:,} of them used per token, over features of "
@@ -99,7 +99,7 @@ def _about(summary: dict, inputs: Sequence[str]) -> Iterator[str]:
     yield "from arbiter import Arbiter"
     yield ""
     yield f'arbiter = Arbiter.load("{_HERE}")'
-    given = ', image="x.png"' if "image" in inputs else ""
+    given = ', image="x.png"' if "image" in modalities else ""
     yield f'decision = arbiter.decide("what is it?", ["one", "other"]{given})'
     yield "decision.choice, decision.probabilities, decision.prediction_set, decision.escalate"
     yield "```"

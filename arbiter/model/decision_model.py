@@ -22,6 +22,7 @@ from arbiter.model.latents import MediaLatents
 from arbiter.model.moe import MixtureOfExperts, RoutingStats
 from arbiter.model.noise import Noise
 from arbiter.model.tokens import TokenEmbedder
+from arbiter.sample import Modality
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class DecisionModel(nn.Module):
             if kind in inputs and kind != PATCHES
         }
         self.draft = DraftHead(text_dim, pooled, config.draft_dim, CONTEXT in inputs, aligned)
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the model was trained on beside question and candidates, by name."""
+        return tuple(m.value for m in Modality if m.value in self.inputs)
 
     def forward(
         self, batch: DecisionBatch, dropout: DropoutAddresses | None = None

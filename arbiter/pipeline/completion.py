@@ -72,7 +72,7 @@ def complete(
         save_model(directory, model, prepared.encoder, codecs, bank)
         if calibration is not None:
             write_json_atomic(directory / "calibration.json", calibration.to_dict())
-        card = model_card(summary, model.inputs, overall or None)
+        card = model_card(summary, model.modalities, overall or None)
         write_text_atomic(directory / "README.md", card)
     run.write_summary(summary)
     run.log("final", **summary)

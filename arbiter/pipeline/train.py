@@ -54,7 +54,9 @@ def train(
     encoder = prepared.encoder
     parameters = {**count_parameters(model), "frozen": encoder.num_parameters}
     log.info(
-        "model: %s trainable parameters, reads %s", f"{parameters['trainable']:,}", model.inputs
+        "model: %s trainable parameters, reads %s",
+        f"{parameters['trainable']:,}",
+        ", ".join(model.modalities) or "text only",
     )
     identity = {
         "seed": config.seed,

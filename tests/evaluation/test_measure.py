@@ -98,7 +98,7 @@ def test_a_modality_that_the_model_does_not_know_is_named(dataset, encoder):
     squares = [sample for sample in dataset.samples if sample.source == "squares"]
     model = make_model(replace(dataset, samples=squares), encoder)
     check_inputs(model, squares)
-    with pytest.raises(DecisionError, match=r"^mixed : .*without context; .*knows image, patches"):
+    with pytest.raises(DecisionError, match=r"^mixed : .*without context; .*knows image\)"):
         check_inputs(model, dataset.samples)
 
 
