@@ -121,7 +121,7 @@ def _notes(
     if calibration is None:
         notes.append("the probabilities are not calibrated")
     elif options.path == GATED and calibration.gate.gate is None:
-        notes.append(f"the gate for early exit is shut: {calibration.gate.reason}")
+        notes.append("the gate for early exit is shut; calibration.json says why")
     if seen.too_few is not None:
         where = f" of source {sample.source!r}" if options.per_source else ""
         notes.append(

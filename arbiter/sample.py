@@ -84,7 +84,8 @@ class Sample:
                 return f"{name} must be a sequence; put the one that there is into a tuple"
         stripped = [c.strip() for c in self.candidates]
         if len(stripped) < 2:
-            return f"{len(stripped)} candidate(s) given; a decision needs at least two"
+            given = "one candidate" if stripped else "no candidate"
+            return f"{given} given; a decision needs at least two"
         if not all(stripped):
             return "a candidate is empty; leave it out or give its text"
         repeated = sorted({c for c in stripped if stripped.count(c) > 1})

@@ -37,7 +37,10 @@ def main(composed: DictConfig) -> None:
         for part, operators in found.falling_back(runs).items()
     ]
     if problems:
-        raise RunError(f"operators: {'; '.join(problems)}; docs/directml.md says what to choose")
+        told = "docs/directml.md says what to choose"
+        if found.falling_back("unknown") and not is_table_of_this_torch():
+            told += f", and `make test-directml` traces with its torch {kernel_table()['torch']}"
+        raise RunError(f"operators: {'; '.join(problems)}; {told}")
 
 
 def lines(found: Audit) -> list[str]:

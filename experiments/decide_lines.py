@@ -45,7 +45,7 @@ def decide_lines(arbiter: Arbiter, config: DecideConfig, options: dict[str, Any]
                 output.flush()
     if failed:
         raise DecisionError(f"{failed:,} of {total:,} lines could not be decided; first: {first}")
-    return f"{total:,} lines decided"
+    return f"lines decided: {total:,}"
 
 
 def answers(

@@ -81,8 +81,8 @@ def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["question=q", "candidates=[a]"], "1 candidate(s) given; a decision needs at least two"),
-        (["question=q", "candidates=[]"], "0 candidate(s) given"),
+        (["question=q", "candidates=[a]"], "one candidate given; a decision needs at least two"),
+        (["question=q", "candidates=[]"], "no candidate given"),
         (["question=q", "candidates=[a,b,a]"], "'a' is given more than once"),
         (["question=q", "candidates=[a,b]", "image=missing.png"], "missing.png: no such file"),
         (["question=q", "candidates=[a,b]", "image=README.md"], "not a readable image"),
@@ -182,11 +182,11 @@ def test_wrong_inputs_raise_typed_errors(arbiter, picture):
 def test_wrong_types_are_named(arbiter, picture):
     for wrong, said in (
         ({"candidates": "red"}, "sequence of texts"),
-        ({"image": 5}, "a int is none"),
+        ({"image": 5}, "a int is no image"),
         ({"context": 5}, "context must be a text"),
         ({"audio": "x.wav"}, "x.wav: no such file"),
-        ({"audio": 5}, "a int is none"),
-        ({"video": 5}, "a int is none"),
+        ({"audio": 5}, "a int is no sound"),
+        ({"video": 5}, "a int is no clip"),
         ({"alpha": "x"}, "alpha=x"),
     ):
         given = {"question": QUESTION, "candidates": COLORS, **wrong}

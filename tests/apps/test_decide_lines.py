@@ -126,7 +126,7 @@ def test_a_file_is_answered_into_a_file(smoke_run, folder):
 def test_standard_input_and_output(arbiter, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(GOOD).encode())))
-    assert decide_lines(arbiter, DecideConfig(run="", input="-"), {}) == "5 lines decided"
+    assert decide_lines(arbiter, DecideConfig(run="", input="-"), {}) == "lines decided: 5"
     # The last line holds a separator that Python takes for an end of line; JSON does not.
     found = [json.loads(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert [answer["modalities"] for answer in found] == [["image"]] * 3 + [[]] * 2
@@ -154,7 +154,7 @@ def test_the_output_appears_when_it_is_complete(arbiter, folder, monkeypatch):
         decide_lines(arbiter, config(folder, output=str(output)), {})
     assert output.read_text() == "of yesterday"
     assert not list(folder.glob(".*"))
-    assert decide_lines(arbiter, config(folder, output=str(output)), {}) == "5 lines decided"
+    assert decide_lines(arbiter, config(folder, output=str(output)), {}) == "lines decided: 5"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
