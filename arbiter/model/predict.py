@@ -121,7 +121,6 @@ def collect(
     return [torch.where(real, part, lowest).numpy() for part in scorings], real.numpy()
 
 
-@torch.no_grad()
 def predict_draft(
     model: DecisionModel, dataset: FeatureDataset, running: Running, with_media: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -129,27 +128,26 @@ def predict_draft(
 
     The model is in evaluation mode.
     """
-    (logits,), mask = collect(
-        dataset,
-        batches(model, dataset, running, with_media, detail=False),
-        lambda batch: (model.draft_logits(batch.to(running.device)),),
-    )
-    return logits, mask
+    parts = batches(model, dataset, running, with_media, detail=False)
+    return _logits(dataset, parts, model.draft_logits, running.device)
 
 
-@torch.no_grad()
 def predict_full(
     model: DecisionModel, dataset: FeatureDataset, running: Running, with_media: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The decision head's logits float32 [N, K] and their mask.
+    """The decision head's logits float32 [N, K] and their mask; the model as above."""
+    parts = batches(model, dataset, running, with_media)
+    return _logits(dataset, parts, model.decision_logits, running.device)
 
-    The model is in evaluation mode.
-    """
-    (logits,), mask = collect(
-        dataset,
-        batches(model, dataset, running, with_media),
-        lambda batch: (model.decision_logits(batch.to(running.device)),),
-    )
+
+@torch.no_grad()
+def _logits(
+    dataset: FeatureDataset,
+    parts: Iterable[DecisionBatch],
+    score: Callable[[DecisionBatch], torch.Tensor],
+    device: torch.device,
+) -> tuple[np.ndarray, np.ndarray]:
+    (logits,), mask = collect(dataset, parts, lambda batch: (score(batch.to(device)),))
     return logits, mask
 
 
