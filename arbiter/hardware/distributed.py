@@ -48,6 +48,7 @@ class Ranks:
     def __init__(self, rank: int = 0, size: int = 1, store: dist.Store | None = None):
         self.rank, self.size = rank, size
         self._store = store
+        self._parted: dist.ProcessGroup | None = None
 
     @property
     def first(self) -> bool:
@@ -127,6 +128,9 @@ class Ranks:
         """Part when nothing more is exchanged: from here on each process is on its own."""
         if self.size > 1:
             self.any(False)
+            # Kept to the end of the process: torch 2.4 frees a group by waiting for gloo's threads
+            # with the interpreter locked, and one that lets go of a tensor just then needs the lock.
+            self._parted = dist.group.WORLD
             dist.destroy_process_group()
             self.size = 1
 
