@@ -129,7 +129,7 @@ class Ranks:
         if self.size > 1:
             self.any(False)
             # Kept to the end of the process: torch 2.4 frees a group by waiting for gloo's threads
-            # with the interpreter locked, and one that lets go of a tensor just then needs the lock.
+            # with the interpreter locked, and a thread that lets go of a tensor needs that lock.
             self._parted = dist.group.WORLD
             dist.destroy_process_group()
             self.size = 1
