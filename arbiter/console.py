@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 
@@ -16,6 +18,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
+
+_LOG_WIDTH = 140
 
 
 class Terminal(Console):
@@ -61,6 +66,15 @@ class LogFile(logging.FileHandler):
         """Close the file, with what a full disk has left in its buffer."""
         with suppress(OSError):
             super().close()
+
+
+def as_lines(tables: Iterable[Table]) -> list[str]:
+    """Tables as plain lines, for a log."""
+    # Names come from data: a bracket in one is no markup.
+    plain = Console(file=io.StringIO(), width=_LOG_WIDTH, no_color=True, markup=False, emoji=False)
+    for table in tables:
+        plain.print(table)
+    return [line.rstrip() for line in plain.file.getvalue().splitlines()]
 
 
 class ProgressBar:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.calibration.deployed import UNCALIBRATED, Deployed
 from arbiter.config import from_dict, instantiate
-from arbiter.console import console
+from arbiter.console import as_lines, console
 from arbiter.datasets.mix import DatasetConfig, Mix, cap_by_group, load_mix
 from arbiter.encoders.base import Compute
 from arbiter.engine import Arbiter
@@ -25,12 +25,13 @@ from arbiter.evaluation.data_record import read_record
 from arbiter.evaluation.document import RESERVED, document, write_document
 from arbiter.evaluation.measure import check_inputs, measure
 from arbiter.evaluation.plots import write_plot
-from arbiter.evaluation.table import as_lines, tables
+from arbiter.evaluation.table import tables
 from arbiter.features.dataset import index_samples
 from arbiter.features.deployed_store import DeployedStore
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
-from arbiter.hardware.device import batches_ahead, resolve_device
+from arbiter.hardware.device import batches_ahead, encoder_device, resolve_device
+from arbiter.hardware.kernels import attention_kernel
 from arbiter.model.files import load_model, to_device
 from arbiter.model.predict import Running
 from arbiter.sample import Sample
@@ -46,8 +47,8 @@ def main(composed: DictConfig) -> None:
     run, hardware = Path(config.run), config.hardware
     device = resolve_device(hardware.device)
     torch.set_num_threads(hardware.num_threads or torch.get_num_threads())
-    compute = Compute(device, hardware.encoder_precision)
-    loaded = to_device(load_model(run / "model", compute), device)
+    compute = Compute(encoder_device(hardware, device), hardware.encoder_precision)
+    loaded = to_device(load_model(run / "model", compute), device, hardware.moe_dispatch)
     arbiter = Arbiter(loaded)
     asked = _asked(config, run)
 
@@ -68,11 +69,14 @@ def main(composed: DictConfig) -> None:
     running = Running(device, hardware.eval_batch_size, batches_ahead(hardware, device))
     deployed = Deployed(loaded.model, fitted, loaded.bank, running)
     majority = None if record is None else record.majority
+    with attention_kernel(hardware.attention_kernel, device):
+        evidence = measure(deployed, calibration, data, majority, config.per_source)
+        seconds = latency(arbiter, samples, config.latency_samples)
     report = document(
-        measure(deployed, calibration, data, majority, config.per_source), data, record,
+        evidence, data, record,
         run=run, dataset=asked.name, split=config.split, alphas=config.alphas, notes=notes,
     )  # fmt: skip
-    report["overall"]["latency"] = latency(arbiter, samples, config.latency_samples)
+    report["overall"]["latency"] = seconds
     path = write_document(run, asked.file, report)
     write_plot(report, path.with_suffix(".svg"))
     for line in lines(report, path):

@@ -14,7 +14,7 @@ from arbiter.hardware.device import device_kind, device_problem, resolve_device
 from arbiter.hardware.telemetry import describe
 from arbiter.planning.plan import Plan, plan_run, suggestions
 from arbiter.planning.probe import Timing, probe
-from arbiter.planning.table import memory_table, parameter_table, work_lines
+from arbiter.planning.table import memory_table, parameter_table, time_line, work_lines
 from arbiter.planning.workload import Job, flops_per_sample
 from experiments.app import run_app
 from experiments.schema import PlanConfig
@@ -39,12 +39,15 @@ def main(composed: DictConfig) -> None:
     console.print(parameter_table(plan.job))
     console.print(memory_table(plan))
     timing, why_not = timing_of(plan, device, problem, config.probe_seconds)
-    for line in work_lines(plan, flops_per_sample(plan.job), timing, why_not):
+    flops = flops_per_sample(plan.job)
+    for line in work_lines(plan, flops):
         say(line)
+    say(time_line(plan, flops, timing) if timing else f"time: not measured; {why_not}")
     if not plan.exceeded:
         return
-    say("these settings would fit:")
-    for text, other in suggestions(plan):
+    fitting = list(suggestions(plan))
+    say("these settings would fit:" if fitting else "no setting tried would fit")
+    for text, other in fitting:
         levels = ", ".join(f"{peak.place} {peak.mb:,.0f} MB" for peak in other.peaks)
         say(f"  {text}    {levels}")
     raise PlanError(

@@ -156,7 +156,10 @@ class EvaluateConfig:
         None, help="Name of the files in <run>/evaluation; null: the dataset, and the split."
     )
     paths: PathsConfig = option(PathsConfig(), help="Folders.")
-    hardware: HardwareConfig = option(HardwareConfig(), help="Speed and memory.")
+    hardware: HardwareConfig = option(
+        HardwareConfig(),
+        help="Speed and memory; precision, compile, micro-batches and budgets are for training.",
+    )
 
 
 @dataclass

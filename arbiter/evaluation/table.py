@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from arbiter.evaluation.figures import DEFAULT_METHOD, named_parts
-
-_WIDTH = 140
 
 
 def tables(report: dict) -> list[Table]:
@@ -25,15 +21,6 @@ def tables(report: dict) -> list[Table]:
     if report["overall"]["certified"]:
         found.append(_certified(parts))
     return found
-
-
-def as_lines(shown: Sequence[Table]) -> list[str]:
-    """Tables as plain lines, for a log."""
-    # Names come from data: a bracket in one is no markup.
-    console = Console(file=io.StringIO(), width=_WIDTH, no_color=True, markup=False, emoji=False)
-    for table in shown:
-        console.print(table)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:

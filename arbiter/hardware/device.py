@@ -70,7 +70,10 @@ class HardwareConfig:
         True, help="Check the gradients of a tiny batch against the CPU's; nothing on the CPU."
     )
     num_threads: int | None = option(
-        None, help="CPU threads for arithmetic; null leaves torch's choice.", low=1
+        None,
+        help="CPU threads for arithmetic; null leaves torch's choice.",
+        low=1,
+        high=1024,
     )
     attention_kernel: str = option(
         "auto",
@@ -102,6 +105,26 @@ class HardwareConfig:
             raise ConfigError(
                 "precision", self.precision, "DirectML trains in float32; use precision=float32"
             )
+
+
+def encoder_device(config: HardwareConfig, device: torch.device) -> torch.device:
+    """Where the encoder runs: beside the model on `device`, unless the profile says otherwise.
+
+    Raises:
+        ConfigError: a device was named that cannot be used.
+    """
+    if config.encoder_device is None:
+        return device
+    return resolve_device(config.encoder_device, "hardware.encoder_device")
+
+
+def natural_dispatch(device: torch.device) -> str:
+    """How experts are computed where no profile says so.
+
+    'grouped' sorts tokens with operators that DirectML hands to the CPU, and that gain nothing on
+    Apple's devices.
+    """
+    return "grouped" if device.type in ("cpu", "cuda") else "dense"
 
 
 def batches_ahead(config: HardwareConfig, device: torch.device) -> int:

@@ -108,6 +108,11 @@ class DecisionModel(nn.Module):
         """What the model was trained on beside question and candidates, by name."""
         return tuple(m.value for m in Modality if m.value in self.inputs)
 
+    def use_dispatch(self, dispatch: str) -> None:
+        """Compute experts by 'grouped' or 'dense' dispatch from here on."""
+        for layer in self.layers:
+            layer.moe.dispatch = dispatch
+
     def forward(
         self, batch: DecisionBatch, dropout: DropoutAddresses | None = None
     ) -> DecisionOutput:

@@ -24,6 +24,7 @@ from arbiter.files import (
     write_tensors,
     write_text_atomic,
 )
+from arbiter.hardware.device import natural_dispatch
 from arbiter.model.architecture import CONTEXT, ArchitectureConfig
 from arbiter.model.bank import FEATURES, TEXTS, TravellingBank, load_bank, save_bank
 from arbiter.model.decision_model import DecisionModel
@@ -285,6 +286,13 @@ def _check_encoder(encoder: Encoder, saved: dict[str, Any]) -> None:
                 )
 
 
-def to_device(loaded: LoadedModel, device: torch.device) -> LoadedModel:
-    """The same, with its model on a device."""
+def to_device(
+    loaded: LoadedModel, device: torch.device, dispatch: str | None = None
+) -> LoadedModel:
+    """The same, with its model on a device.
+
+    Args:
+        dispatch: of experts, 'grouped' or 'dense'; None takes what suits the device.
+    """
+    loaded.model.use_dispatch(dispatch or natural_dispatch(device))
     return dataclasses.replace(loaded, model=loaded.model.to(device))

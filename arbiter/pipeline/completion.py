@@ -11,11 +11,12 @@ import torch
 
 from arbiter.calibration.calibration import Calibration, calibrate, describe_calibration
 from arbiter.calibration.deployed import UNCALIBRATED, Deployed
+from arbiter.console import as_lines
 from arbiter.evaluation.data_record import write_record
 from arbiter.evaluation.document import document, write_document
 from arbiter.evaluation.figures import summary_figures
 from arbiter.evaluation.measure import measure
-from arbiter.evaluation.table import as_lines, tables
+from arbiter.evaluation.table import tables
 from arbiter.files import new_directory, write_json_atomic, write_text_atomic
 from arbiter.foils import FoilBank
 from arbiter.hardware.device import batches_ahead

@@ -16,14 +16,14 @@ from arbiter.features.dataset import FeatureDataset, index_samples
 from arbiter.features.progress import BuildProgress
 from arbiter.features.store import FeatureStore
 from arbiter.foils import attach_foils, bank_texts
-from arbiter.hardware.device import AUTO, device_kind, resolve_device
+from arbiter.hardware.device import AUTO, device_kind, encoder_device
 from arbiter.hardware.distributed import ranks
 from arbiter.hardware.kernels import compile_layers
 from arbiter.model.architecture import inputs_for
 from arbiter.model.decision_model import DecisionModel
 from arbiter.pipeline.config import TrainConfig
 from arbiter.planning.plan import plan_run, require_fit
-from arbiter.planning.table import short_lines
+from arbiter.planning.table import plan_lines
 from arbiter.planning.workload import Job
 from arbiter.seeds import derive_seed
 from arbiter.training.checkpoint import State
@@ -65,10 +65,8 @@ def prepare(config: TrainConfig, device: torch.device, state: State | None) -> P
     hardware, foils = config.hardware, config.objective.foils
     samples = load_mix(config.dataset, config.seed)
     log.info("samples: %s", ", ".join(f"{len(part)} {name}" for name, part in samples.items()))
-    encoder_device = device
-    if hardware.encoder_device is not None:
-        encoder_device = resolve_device(hardware.encoder_device, "hardware.encoder_device")
-    encoder = build(config.encoder, compute=Compute(encoder_device, hardware.encoder_precision))
+    compute = Compute(encoder_device(hardware, device), hardware.encoder_precision)
+    encoder = build(config.encoder, compute=compute)
     if encoder.describe()["random_weights"]:
         log.warning("encoder: RANDOM WEIGHTS, as asked for; the features carry no knowledge")
     hardware.micro_batch_size = _fit_memory(config, samples, encoder, device, state)
@@ -106,7 +104,7 @@ def _fit_memory(
         # Another size is another rounding; the run goes on with the one it had.
         job = job.with_hardware(micro_batch_size=state.values["micro_batch_size"])
     plan = plan_run(job, device, ranks().size)
-    for line in short_lines(plan):
+    for line in plan_lines(plan):
         log.info("%s", line)
     if config.hardware.enforce_budget:
         require_fit(plan)

@@ -9,7 +9,7 @@ from itertools import count
 import torch
 
 from arbiter.hardware.allocation import Exact, Heap, Memory
-from arbiter.hardware.device import batches_ahead
+from arbiter.hardware.device import batches_ahead, device_kind
 from arbiter.planning.workload import Job, Recording
 
 _FLOAT = 4
@@ -140,7 +140,8 @@ class _Timeline:
         encoder = self.job.encoder
         if not encoder.num_parameters:
             return
-        on_host = (self.job.hardware.encoder_device or self.job.device) in ("cpu", "auto")
+        named = self.job.hardware.encoder_device
+        on_host = (device_kind(named) if named else self.job.device) == "cpu"
         place = self.host if on_host else self.device
         weights = [_FLOAT * encoder.num_parameters]
         loading = self.hold(self.host, "encoder", weights)

@@ -6,25 +6,18 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from arbiter.console import as_lines
 from arbiter.model.decision_model import count_parameters
+from arbiter.planning.memory import Peak
 from arbiter.planning.plan import Plan
 from arbiter.planning.probe import Timing
-from arbiter.planning.workload import Job
+from arbiter.planning.workload import Job, flops_per_sample
 
 
-def short_lines(plan: Plan) -> Iterator[str]:
-    """One line for each memory, for a run's log."""
-    for peak in plan.peaks:
-        largest = ", ".join(f"{name} {mb:,.0f}" for name, mb in list(peak.parts.items())[:4])
-        yield (
-            f"plan: {peak.place} {peak.mb:,.0f} MB {_of(plan, peak.place)}, while {peak.phase} "
-            f"({largest}); micro-batches of {plan.job.micro_batch_size}"
-        )
-
-
-def _of(plan: Plan, place: str) -> str:
-    budget = plan.budgets.get(place)
-    return "(budget unknown)" if budget is None else f"of {budget:,.0f} MB"
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """All of it but the time, for a run's log; training itself shows that soon."""
+    yield from as_lines([parameter_table(plan.job), memory_table(plan)])
+    yield from work_lines(plan, flops_per_sample(plan.job))
 
 
 def memory_table(plan: Plan) -> Table:
@@ -35,16 +28,22 @@ def memory_table(plan: Plan) -> Table:
     for peak in plan.peaks:
         table.add_column(peak.place, justify="right")
     for name in names:
-        cells = (peak.parts.get(name, 0) for peak in plan.peaks)
-        table.add_row(name, *(f"{mb:,.0f}" if mb >= 0.5 else "" for mb in cells))
+        cells = [peak.parts.get(name, 0) for peak in plan.peaks]
+        if max(cells) >= 0.5:
+            table.add_row(name, *(f"{mb:,.0f}" if mb >= 0.5 else "" for mb in cells))
     table.add_section()
     table.add_row("peak", *(f"{peak.mb:,.0f}" for peak in plan.peaks))
     budgets = (plan.budgets.get(peak.place) for peak in plan.peaks)
     table.add_row("budget", *("unknown" if b is None else f"{b:,.0f}" for b in budgets))
-    exceeded = {peak.place for peak in plan.exceeded}
-    table.add_row("fits", *("no" if p.place in exceeded else "yes" for p in plan.peaks))
+    table.add_row("fits", *(_fits(plan, peak) for peak in plan.peaks))
     table.add_row("while", *(peak.phase for peak in plan.peaks))
     return table
+
+
+def _fits(plan: Plan, peak: Peak) -> str:
+    if plan.budgets.get(peak.place) is None:
+        return "unknown"
+    return "no" if peak in plan.exceeded else "yes"
 
 
 def parameter_table(job: Job) -> Table:
@@ -67,8 +66,8 @@ def parameter_table(job: Job) -> Table:
     return table
 
 
-def work_lines(plan: Plan, flops: float, timing: Timing | None, why_not: str) -> Iterator[str]:
-    """Tokens, arithmetic, disk and time."""
+def work_lines(plan: Plan, flops: float) -> Iterator[str]:
+    """Tokens, arithmetic and disk."""
     job = plan.job
     typical, largest = job.typical_block, job.training_block
     counted = "counted" if job.shape.exact else "assumed, as nothing is downloaded for a plan"
@@ -82,15 +81,18 @@ def work_lines(plan: Plan, flops: float, timing: Timing | None, why_not: str) ->
     )
     parts = -(-job.schedule.batch_size // job.micro_batch_size)
     yield (
-        f"step: {job.schedule.batch_size} blocks in {parts} micro-batches of {job.micro_batch_size}"
+        f"step: {job.schedule.batch_size} blocks, in {parts} micro-batches of up to "
+        f"{job.micro_batch_size}"
     )
     yield f"arithmetic: {flops / 1e9:,.3g} GFLOP a sample, forward and backward"
     yield f"features on disk: {plan.storage_mb:,.0f} MB"
-    if timing is None:
-        yield f"time: not measured; {why_not}"
-        return
+
+
+def time_line(plan: Plan, flops: float, timing: Timing) -> str:
+    """What a probe says of an epoch, a step and the arithmetic."""
+    job = plan.job
     rate = flops * job.typical_block.questions * job.micro_batch_size / timing.micro_seconds
-    yield (
+    return (
         f"time: {duration(timing.epoch_seconds)} an epoch, without validation; "
         f"{timing.step_seconds:.3g} s a step, {rate / 1e9:,.0f} GFLOP/s "
         f"({timing.steps} micro-batches of made-up numbers timed on this machine)"

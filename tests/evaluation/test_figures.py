@@ -8,10 +8,11 @@ from PIL import Image
 
 from arbiter.calibration.deployed import GATED
 from arbiter.calibration.exact import coverage_interval
+from arbiter.console import as_lines
 from arbiter.evaluation.figures import Evidence, evaluate, named_parts, summary_figures
 from arbiter.evaluation.plots import write_plot
 from arbiter.evaluation.sets import DeployedSets
-from arbiter.evaluation.table import as_lines, tables
+from arbiter.evaluation.table import tables
 from arbiter.sample import Sample
 from tests.evaluation.evidence import calibration, drawn, outcome, samples
 
