@@ -148,6 +148,7 @@ def test_mistakes_are_one_line(ask, manifest, tmp_path):
     assert "trained without context" in line and "jsonl line 1" in line
     assert "trained without audio" in ask("dataset=robotics", "split=all", "max_samples=40")
     assert "answer is missing" in ask(*manifest("test", answer=None))
+    assert "hardware.encoder_device=mps: " in ask("hardware.encoder_device=mps")
 
 
 def test_a_folder_without_a_model_or_a_configuration_is_named(mistake, smoke_run, tmp_path):

@@ -10,7 +10,13 @@ import torch
 from arbiter.config import validate
 from arbiter.errors import ConfigError
 from arbiter.hardware import device
-from arbiter.hardware.device import HardwareConfig, autocast, directml_loaded, resolve_device
+from arbiter.hardware.device import (
+    HardwareConfig,
+    autocast,
+    directml_loaded,
+    natural_dispatch,
+    resolve_device,
+)
 from tests.hardware.simulated_device import SimulatedTensor
 
 GPUS = ["First GPU", "Second GPU"]
@@ -140,3 +146,9 @@ def test_float32_needs_no_autocast_of_the_device():
         assert (SimulatedTensor(torch.ones(2)) + 1).dtype == torch.float32
     with autocast(torch.device("cpu"), "bfloat16"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_experts_are_sorted_where_the_device_can():
+    names = ("cpu", "cuda:1", "mps", "privateuseone:0")
+    found = [natural_dispatch(torch.device(name)) for name in names]
+    assert found == ["grouped", "grouped", "dense", "dense"]

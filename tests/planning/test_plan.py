@@ -17,6 +17,7 @@ from arbiter.model.decision_model import count_parameters
 from arbiter.model.moe import MoEConfig
 from arbiter.planning.blocks import block_shape
 from arbiter.planning.plan import halvings, make_plan, require_fit, suggestions
+from arbiter.planning.table import memory_table
 from arbiter.planning.workload import Job, flops_per_block, record
 from arbiter.training.objective import ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
@@ -136,6 +137,29 @@ def test_when_nothing_fits_nothing_is_suggested(shape):
     assert suggestions(plan) == []
     with pytest.raises(PlanError, match="no setting tried would fit"):
         require_fit(plan)
+
+
+def test_a_budget_that_nobody_knows_is_not_met(shape):
+    table = memory_table(make_plan(make_job(shape, "mps"), BASE, {"VRAM": None, "RAM": 8000}))
+    cells = {row[0]: row[1:] for row in zip(*(c.cells for c in table.columns), strict=True)}
+    assert cells["budget"] == ("unknown", "8,000")
+    assert cells["fits"] == ("unknown", "yes")
+
+
+def test_an_encoder_that_runs_on_a_gpu_takes_its_memory(shape, monkeypatch):
+    class Large(RawEncoder):
+        num_parameters = 10**9
+
+    monkeypatch.setattr("arbiter.planning.memory.device_kind", lambda name: NAMED[name])
+    for name in NAMED:
+        job = make_job(shape, "cuda", encoder_device=name)
+        job = replace(job, encoder=Large(RawEncoderConfig()))
+        device, host = make_plan(job, BASE, {}).peaks
+        # It is loaded on the host in either case.
+        assert (device.mb >= 4000) == (name == "auto") and host.mb >= 4000
+
+
+NAMED = {"auto": "cuda", "cpu": "cpu"}
 
 
 def test_flops_are_those_of_the_matrix_products(shape):
