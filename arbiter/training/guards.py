@@ -1,4 +1,4 @@
-"""Numbers that go wrong: gradients that are not finite, losses that jump."""
+"""Numbers that go wrong: losses and gradients that are not finite, losses that jump."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class GuardsConfig:
     """What is done about numbers that go wrong."""
 
     max_bad_steps: int = option(
-        10, help="Steps in a row with a gradient that is not finite before the run stops.", low=1
+        10,
+        help="Steps in a row whose loss or gradient is not finite before the run stops.",
+        low=1,
     )
     spike_factor: float = option(
         5.0, help="A step's loss above this multiple of its running mean is logged.", above=1
@@ -31,33 +33,43 @@ class Guard:
     """Judges each step by its loss and its gradient's norm.
 
     Attributes:
-        bad_steps: steps without a finite gradient, in a row.
+        bad_steps: steps skipped in a row.
+        skipped_steps: steps skipped in the whole run.
         running_loss: exponential mean of the loss, or None before the first step.
     """
 
-    def __init__(self, config: GuardsConfig, bad_steps: int = 0, running_loss: float | None = None):
+    def __init__(
+        self,
+        config: GuardsConfig,
+        bad_steps: int = 0,
+        running_loss: float | None = None,
+        skipped_steps: int = 0,
+    ):
         self._config = config
         self.bad_steps, self.running_loss = bad_steps, running_loss
+        self.skipped_steps = skipped_steps
 
-    def allows(self, step: int, loss: float, grad_norm: float, samples: str) -> bool:
-        """Whether the optimizer may take this step.
+    def allows(self, step: int, terms: dict[str, float], grad_norm: float, samples: str) -> bool:
+        """Whether the optimizer may take this step; otherwise it is counted.
 
         Args:
+            terms: the step's loss terms. One can be NaN while the gradient is finite.
             samples: names some of the step's samples, for the log.
 
         Raises:
-            RunError: too many steps in a row have no finite gradient.
+            RunError: too many steps in a row have no finite loss or gradient.
         """
-        if math.isfinite(loss) and math.isfinite(grad_norm):
+        if all(map(math.isfinite, (*terms.values(), grad_norm))):
             self.bad_steps = 0
-            self._watch(step, loss, samples)
+            self._watch(step, terms["cross_entropy"], samples)
             return True
         self.bad_steps += 1
-        log.warning("step %d: no finite gradient; skipped; samples %s", step, samples)
+        self.skipped_steps += 1
+        log.warning("step %d: no finite loss or gradient; skipped; samples %s", step, samples)
         if self.bad_steps >= self._config.max_bad_steps:
             raise RunError(
-                f"training: {self.bad_steps} steps in a row without a finite gradient, up to step "
-                f"{step}; lower optimizer.lr, raise schedule.warmup_steps, or use "
+                f"training: {self.bad_steps} steps in a row without a finite loss or gradient, up "
+                f"to step {step}; lower optimizer.lr, raise schedule.warmup_steps, or use "
                 "hardware.precision=float32"
             )
         return False

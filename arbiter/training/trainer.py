@@ -105,7 +105,8 @@ class Trainer:
     @property
     def _epoch_is_open(self) -> bool:
         """Whether an epoch's steps are done, and its end is still to come."""
-        return self._epoch_totals.steps > 0 and self.step % self.steps_per_epoch == 0
+        totals = self._epoch_totals
+        return totals.steps + totals.skipped > 0 and self.step % self.steps_per_epoch == 0
 
     def fit(self, run: RunDirectory, interruption: Interruption) -> Best:
         """Train what is left of all epochs; the model ends with the selected weights.
@@ -190,7 +191,10 @@ class Trainer:
         self.selection.restore(state)
         self._epoch_totals = Totals(values["epoch_totals"])
         self._window = Totals(values["window"])
-        self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
+        self.guard = Guard(
+            self.settings.guards, values["bad_steps"], values["running_loss"],
+            values.get("skipped_steps", 0),
+        )  # fmt: skip
         run.rewind_metrics(values["metrics_bytes"])
 
     def _state(self, run: RunDirectory) -> State:
@@ -206,6 +210,7 @@ class Trainer:
             "epoch_totals": self._epoch_totals.to_dict(),
             "window": self._window.to_dict(),
             "bad_steps": self.guard.bad_steps,
+            "skipped_steps": self.guard.skipped_steps,
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
             "foils": self._foils_digest,
@@ -237,9 +242,9 @@ class Trainer:
                 figures.add(*added, waited)
             if micro.last:
                 sum_step(self.model, figures, self.ranks)
-                lr, grad_norm = self._update(micro, figures.terms["cross_entropy"])
+                lr, grad_norm, taken = self._update(micro, figures.terms)
                 for totals in (self._epoch_totals, self._window):
-                    totals.add_step(figures)
+                    totals.add_step(figures, taken)
                 figures = Totals()
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
@@ -249,6 +254,7 @@ class Trainer:
                         epoch=epoch,
                         lr=lr,
                         grad_norm=grad_norm,
+                        skipped_steps=self.guard.skipped_steps,
                         **step_figures(self._window, self.model, self.device),
                     )
                     self._window = Totals()
@@ -281,32 +287,36 @@ class Trainer:
         """The learning rate of a step."""
         return self.settings.optimizer.lr * lr_factor(self.schedule, step, self.steps_per_epoch)
 
-    def _update(self, micro: MicroBatch, loss: float) -> tuple[float, float | None]:
-        """One optimizer step; the learning rate and the gradient's norm before clipping.
+    def _update(
+        self, micro: MicroBatch, terms: dict[str, float]
+    ) -> tuple[float, float | None, bool]:
+        """One optimizer step: learning rate, the gradient's norm before clipping, whether taken.
 
-        A gradient that is not finite is dropped, and the step with it.
+        A loss or gradient that is not finite is dropped, and the step with it.
         """
         config = self.settings.optimizer
         lr = self._lr(micro.step)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self.guard.allows(micro.step, loss, norm, micro.sample_names(self.train)):
+        taken = self.guard.allows(micro.step + 1, terms, norm, micro.sample_names(self.train))
+        if taken:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
-        return lr, norm if math.isfinite(norm) else None
+        return lr, norm if math.isfinite(norm) else None, taken
 
     # ------------------------------------------------------------ figures
 
     def _show(self, bar: ProgressBar) -> None:
-        window = self._window
-        loss = window.mean("cross_entropy")
-        bar.update(
-            self.step,
-            f"loss {loss:.3f} acc {window.accuracy:.3f} {window.samples_per_sec:.0f} samples/s",
-        )
+        window, text = self._window, "step skipped"
+        if window.steps:
+            text = (
+                f"loss {window.mean('cross_entropy'):.3f} acc {window.accuracy:.3f} "
+                f"{window.samples_per_sec:.0f} samples/s"
+            )
+        bar.update(self.step, text)
 
     def _validate(self) -> dict:
         """Figures of the model, as it is, on the validation split."""
@@ -330,6 +340,7 @@ class Trainer:
             "epoch": epoch,
             "step": self.step,
             "lr": self._lr(self.step - 1),
+            "skipped_steps": self.guard.skipped_steps,
             **figures,
             **epoch_figures(totals, train_seconds, self.device),
             "eval_seconds": eval_seconds,

@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from arbiter.errors import RunError, RunInterrupted
+from arbiter.errors import ProcessLost, RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.distributed import ALONE
+from arbiter.model.decision_model import DecisionModel
 from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.interruption import Interruption
@@ -101,7 +104,7 @@ def test_gradients_that_stay_not_finite_stop_the_run(dataset, encoder, tmp_path,
     with pytest.raises(RunError, match=r"3 steps in a row .* lower optimizer\.lr"):
         run(dataset, encoder, tmp_path, lr=1e30)
     assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
-    assert "no finite gradient; skipped; samples squares" in caplog.text
+    assert "no finite loss or gradient; skipped; samples squares" in caplog.text
 
 
 def test_weights_that_are_not_finite_stop_the_run_at_validation(dataset, encoder, tmp_path):
@@ -140,6 +143,55 @@ def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path)
         assert torch.equal(parameter, after[0][name]), name
     steps = [e for e in read_events(tmp_path) if e["event"] == "step"]
     assert steps[1]["grad_norm"] is None and steps[2]["grad_norm"] > 0
+
+
+def spoil(monkeypatch, row):
+    """From now on no training pass over the sample of this row has finite scores."""
+    forward = DecisionModel.forward
+
+    def spoiled(self, batch, dropout=None):
+        output = forward(self, batch, dropout)
+        if self.training and bool((batch.sample == row).any()):
+            output = replace(output, logits=output.logits * math.nan)
+        return output
+
+    monkeypatch.setattr(DecisionModel, "forward", spoiled)
+
+
+def test_a_step_without_a_finite_loss_enters_no_mean_and_no_state(
+    dataset, encoder, tmp_path, monkeypatch
+):
+    spoil(monkeypatch, row=4)
+    options = {"epochs": 3, "checkpoint": {"every_steps": 1}}
+    *_, events = run(dataset, encoder, tmp_path / "a", **options)
+    trainer, _ = run_with_stops(dataset, encoder, tmp_path / "b", [2, 3, 6, 9], **options)
+    assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+    steps = [e for e in events if e["event"] == "step"]
+    for number, epoch in enumerate((e for e in events if e["event"] == "epoch"), 1):
+        own = [e["cross_entropy"] for e in steps if e["epoch"] == number]
+        taken = [loss for loss in own if loss is not None]
+        assert (len(own), len(taken)) == (4, 3)
+        assert epoch["train_loss"] == pytest.approx(sum(taken) / 3)
+        assert 0 <= epoch["train_acc"] <= 1
+        assert epoch["skipped_steps"] == number
+    assert steps[-1]["skipped_steps"] == trainer.guard.skipped_steps == 3
+
+
+def test_an_epoch_whose_steps_were_all_skipped_still_ends(dataset, encoder, tmp_path, monkeypatch):
+    spoil(monkeypatch, row=4)
+    options = {"epochs": 1, "schedule": {"batch_size": 100}}
+    trainer = make_trainer(dataset, encoder, **options)
+
+    def lost():
+        raise ProcessLost("another process died")
+
+    trainer._validate = lost
+    with pytest.raises(ProcessLost, match="stopped after step 1"), RunDirectory(tmp_path) as path:
+        trainer.fit(path, Interruption())
+    run_with_stops(dataset, encoder, tmp_path, [], **options)
+    _, epoch = read_events(tmp_path)
+    assert epoch["train_loss"] is None and epoch["train_acc"] is None
+    assert epoch["val_loss"] > 0 and epoch["skipped_steps"] == 1
 
 
 def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, encoder, tmp_path):
