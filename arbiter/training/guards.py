@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from arbiter.config import option
@@ -49,23 +50,26 @@ class Guard:
         self.bad_steps, self.running_loss = bad_steps, running_loss
         self.skipped_steps = skipped_steps
 
-    def allows(self, step: int, terms: dict[str, float], grad_norm: float, samples: str) -> bool:
+    def allows(
+        self, step: int, terms: dict[str, float], grad_norm: float, samples: Callable[[], str]
+    ) -> bool:
         """Whether the optimizer may take this step; otherwise it is counted.
 
         Args:
             terms: the step's loss terms. One can be NaN while the gradient is finite.
-            samples: names some of the step's samples, for the log.
+            samples: names the step's samples, for the log.
 
         Raises:
+            ProcessLost: another process died before it could name its own; nothing is counted.
             RunError: too many steps in a row have no finite loss or gradient.
         """
         if all(map(math.isfinite, (*terms.values(), grad_norm))):
-            self.bad_steps = 0
             self._watch(step, terms["cross_entropy"], samples)
+            self.bad_steps = 0
             return True
+        log.warning("step %d: no finite loss or gradient; skipped; samples %s", step, samples())
         self.bad_steps += 1
         self.skipped_steps += 1
-        log.warning("step %d: no finite loss or gradient; skipped; samples %s", step, samples)
         if self.bad_steps >= self._config.max_bad_steps:
             raise RunError(
                 f"training: {self.bad_steps} steps in a row without a finite loss or gradient, up "
@@ -74,11 +78,11 @@ class Guard:
             )
         return False
 
-    def _watch(self, step: int, loss: float, samples: str) -> None:
+    def _watch(self, step: int, loss: float, samples: Callable[[], str]) -> None:
         mean = loss if self.running_loss is None else self.running_loss
         if loss > max(self._config.spike_factor * mean, _NEGLIGIBLE_LOSS):
             log.warning(
                 "step %d: loss %.3f, %.0f times its running mean; samples %s",
-                step, loss, loss / mean, samples,
+                step, loss, loss / mean, samples(),
             )  # fmt: skip
         self.running_loss = _MEMORY * mean + (1 - _MEMORY) * loss

@@ -6,6 +6,7 @@ part of a resume state. A run that is stopped anywhere and gone on with is the s
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -39,7 +40,7 @@ from arbiter.training.saving import Saving
 from arbiter.training.schedules import lr_factor
 from arbiter.training.selection import Best, Selection
 from arbiter.training.settings import Settings
-from arbiter.training.steps import MicroBatch, micro_batches
+from arbiter.training.steps import MicroBatch, micro_batches, sample_names
 from arbiter.training.totals import Totals
 from arbiter.training.validation import validate
 
@@ -228,7 +229,7 @@ class Trainer:
         epoch = self.step // self.steps_per_epoch + (not self._epoch_is_open)
         epoch_ends = epoch * self.steps_per_epoch
         waiting_since = time.perf_counter()
-        figures = Totals()
+        figures, suspects = Totals(), []
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
             epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
@@ -240,12 +241,14 @@ class Trainer:
                 with noticing_out_of_memory():
                     added = self._backward(micro)
                 figures.add(*added, waited)
+                if not all(map(math.isfinite, added[0].values())):
+                    suspects += micro.samples
             if micro.last:
                 sum_step(self.model, figures, self.ranks)
-                lr, grad_norm, taken = self._update(micro, figures.terms)
+                lr, grad_norm, taken = self._update(micro, figures.terms, suspects)
                 for totals in (self._epoch_totals, self._window):
                     totals.add_step(figures, taken)
-                figures = Totals()
+                figures, suspects = Totals(), []
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
                     run.log(
@@ -288,24 +291,39 @@ class Trainer:
         return self.settings.optimizer.lr * lr_factor(self.schedule, step, self.steps_per_epoch)
 
     def _update(
-        self, micro: MicroBatch, terms: dict[str, float]
+        self, micro: MicroBatch, terms: dict[str, float], suspects: list[int]
     ) -> tuple[float, float | None, bool]:
         """One optimizer step: learning rate, the gradient's norm before clipping, whether taken.
 
         A loss or gradient that is not finite is dropped, and the step with it.
+
+        Args:
+            terms: the step's loss terms.
+            suspects: samples of this process's micro-batches that had no finite loss.
         """
         config = self.settings.optimizer
         lr = self._lr(micro.step)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        taken = self.guard.allows(micro.step + 1, terms, norm, micro.sample_names(self.train))
+        taken = self.guard.allows(
+            micro.step + 1, terms, norm, lambda: self._to_blame(micro, suspects)
+        )
         if taken:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
         return lr, norm if math.isfinite(norm) else None, taken
+
+    def _to_blame(self, micro: MicroBatch, suspects: list[int]) -> str:
+        """Names the suspects of all processes, or the whole step's samples if there are none.
+
+        Every process must ask; they do, because all judge a step by the same numbers.
+        """
+        parts = self.ranks.all_bytes(json.dumps(suspects).encode())
+        found = [row for part in parts for row in json.loads(part)]
+        return sample_names(self.train, found or micro.step_samples.tolist())
 
     # ------------------------------------------------------------ figures
 

@@ -10,6 +10,7 @@ import torch
 
 from arbiter.errors import ProcessLost, RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
+from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.distributed import ALONE
 from arbiter.model.decision_model import DecisionModel
@@ -20,6 +21,7 @@ from arbiter.training.objective import MarginConfig, ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, SWAConfig
+from arbiter.training.steps import sample_names
 from arbiter.training.trainer import Settings, Trainer
 from tests.conftest import make_model
 from tests.events import without_clock
@@ -122,7 +124,12 @@ def test_weights_that_are_not_finite_stop_the_run_at_validation(dataset, encoder
             trainer.fit(directory, Interruption())
 
 
-def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path):
+def blocks_of_steps(dataset) -> tuple[torch.Tensor, ...]:
+    """The blocks of each step of the first epoch."""
+    return epoch_blocks(dataset, 2, 0, 1).split(3)
+
+
+def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path, caplog):
     trainer = make_trainer(dataset, encoder, epochs=2)
     backward = trainer._backward
     before, after = [], []
@@ -143,6 +150,8 @@ def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path)
         assert torch.equal(parameter, after[0][name]), name
     steps = [e for e in read_events(tmp_path) if e["event"] == "step"]
     assert steps[1]["grad_norm"] is None and steps[2]["grad_norm"] > 0
+    named = [sample_names(dataset, b[b >= 0].tolist()) for b in blocks_of_steps(dataset)]
+    assert f"step 2: no finite loss or gradient; skipped; samples {named[1]}\n" in caplog.text
 
 
 def spoil(monkeypatch, row):
@@ -175,6 +184,27 @@ def test_a_step_without_a_finite_loss_enters_no_mean_and_no_state(
         assert 0 <= epoch["train_acc"] <= 1
         assert epoch["skipped_steps"] == number
     assert steps[-1]["skipped_steps"] == trainer.guard.skipped_steps == 3
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_log_names_the_micro_batches_without_a_finite_loss(
+    dataset, encoder, tmp_path, monkeypatch, caplog, size
+):
+    step, (blocks,) = next(
+        (i, [b for b in step.split(size) if (b == 4).any()])
+        for i, step in enumerate(blocks_of_steps(dataset), 1)
+        if (step == 4).any()
+    )
+    spoil(monkeypatch, row=4)
+    run(dataset, encoder, tmp_path, epochs=1, micro_batch_size=size)
+    named = sample_names(dataset, blocks[blocks >= 0].tolist())
+    assert f"step {step}: no finite loss or gradient; skipped; samples {named}\n" in caplog.text
+
+
+def test_of_many_samples_the_first_are_named_and_the_others_counted(dataset):
+    assert sample_names(dataset, [3, 0]) == "squares 3, squares 0"
+    names = sample_names(dataset, [*range(12)] * 3)
+    assert names.startswith("squares 0, squares 1") and names.endswith("squares 3 and 20 more")
 
 
 def test_an_epoch_whose_steps_were_all_skipped_still_ends(dataset, encoder, tmp_path, monkeypatch):
