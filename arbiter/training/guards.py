@@ -82,7 +82,7 @@ class Guard:
         mean = loss if self.running_loss is None else self.running_loss
         if loss > max(self._config.spike_factor * mean, _NEGLIGIBLE_LOSS):
             log.warning(
-                "step %d: loss %.3f, %.0f times its running mean; samples %s",
-                step, loss, loss / mean, samples(),
+                "step %d: loss %.3f, its running mean was %.3f; samples %s",
+                step, loss, mean, samples(),
             )  # fmt: skip
         self.running_loss = _MEMORY * mean + (1 - _MEMORY) * loss

@@ -43,3 +43,11 @@ def test_a_step_is_not_counted_before_its_samples_are_known():
         with pytest.raises(ProcessLost):
             guard.allows(3, {"cross_entropy": loss}, 1.0, lost)
         assert (guard.bad_steps, guard.skipped_steps, guard.running_loss) == (1, 5, 1.0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.2])
+def test_a_loss_that_jumps_is_logged(mean, caplog):
+    guard = Guard(GuardsConfig(spike_factor=5.0), running_loss=mean)
+    assert guard.allows(7, {"cross_entropy": 1.5}, 1.0, lambda: "a 1")
+    assert f"step 7: loss 1.500, its running mean was {mean:.3f}; samples a 1" in caplog.text
+    assert guard.running_loss == pytest.approx(0.98 * mean + 0.02 * 1.5)
