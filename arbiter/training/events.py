@@ -26,7 +26,7 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
         **{name: window.mean(name) for name in window.terms},
         "train_acc": window.accuracy,
         "samples_per_sec": window.samples_per_sec,
-        "data_wait_share": window.wait_seconds / window.seconds,
+        "data_wait_share": window.wait_share,
         "expert_load_entropy": load_entropy,
         "least_loaded_share": float(loads.min()),
         "expert_load": [[round(share, 4) for share in layer] for layer in loads.tolist()],
@@ -36,14 +36,14 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
     }
 
 
-def epoch_figures(totals: Totals, train_seconds: float, device: torch.device) -> dict:
+def epoch_figures(totals: Totals, device: torch.device) -> dict:
     """Means over the epoch's steps taken, its speed, and memory; a term that is off is null."""
     return {
         "train_loss": totals.mean("cross_entropy"),
         "train_acc": totals.accuracy,
         **{name: totals.mean(name) for name in TERMS[1:]},
-        "samples_per_sec": totals.questions / train_seconds,
-        "train_seconds": train_seconds,
+        "samples_per_sec": totals.samples_per_sec,
+        "train_seconds": totals.seconds,
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
     }

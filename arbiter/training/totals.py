@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 
 class Totals:
-    """Loss terms, right answers and time since the interval began.
+    """Loss terms, right answers and time of an interval's steps.
 
-    `seconds` counts time in this process and in earlier ones that the interval ran in.
+    `seconds` is the steps' own wall-clock time: validation and saving lie between steps.
     """
 
     def __init__(self, saved: dict | None = None):
@@ -20,12 +19,7 @@ class Totals:
         self.questions: int = saved.get("questions", 0)
         self.correct: int = saved.get("correct", 0)
         self.wait_seconds: float = saved.get("wait_seconds", 0.0)
-        self._started = time.perf_counter() - saved.get("seconds", 0.0)
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of the interval so far."""
-        return max(time.perf_counter() - self._started, 1e-9)
+        self.seconds: float = saved.get("seconds", 0.0)
 
     def add(self, terms: dict[str, float], questions: int, correct: int, waited: float) -> None:
         """Add one micro-batch."""
@@ -44,6 +38,7 @@ class Totals:
             # Its terms may be NaN, which would spoil every later mean, and no state can hold it.
             self.add(dict.fromkeys(step.terms, 0.0), 0, 0, step.wait_seconds)
             self.skipped += 1
+        self.seconds += step.seconds
 
     def mean(self, term: str) -> float | None:
         """The mean of a loss term over the steps taken; None if it was never computed."""
@@ -51,8 +46,13 @@ class Totals:
 
     @property
     def samples_per_sec(self) -> float:
-        """Questions per second of wall-clock time."""
-        return self.questions / self.seconds
+        """Questions per second."""
+        return self.questions / max(self.seconds, 1e-9)
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time in which no batch was ready."""
+        return self.wait_seconds / max(self.seconds, 1e-9)
 
     @property
     def accuracy(self) -> float | None:

@@ -228,7 +228,7 @@ class Trainer:
         self.model.train()
         epoch = self.step // self.steps_per_epoch + (not self._epoch_is_open)
         epoch_ends = epoch * self.steps_per_epoch
-        waiting_since = time.perf_counter()
+        step_since = waiting_since = time.perf_counter()
         figures, suspects = Totals(), []
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
@@ -246,6 +246,7 @@ class Trainer:
             if micro.last:
                 sum_step(self.model, figures, self.ranks)
                 lr, grad_norm, taken = self._update(micro, figures.terms, suspects)
+                figures.seconds = time.perf_counter() - step_since
                 for totals in (self._epoch_totals, self._window):
                     totals.add_step(figures, taken)
                 figures, suspects = Totals(), []
@@ -263,6 +264,7 @@ class Trainer:
                     self._window = Totals()
                 if self.step < epoch_ends:
                     saving.end_step(self.step)
+                step_since = time.perf_counter()
             waiting_since = time.perf_counter()
         self._finish_epoch(epoch, run)
         saving.end_epoch(self.step, last=self.step == self.total_steps)
@@ -348,7 +350,6 @@ class Trainer:
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
         totals = self._epoch_totals
-        train_seconds = totals.seconds
         started = time.perf_counter()
         figures = self._validate()
         eval_seconds = time.perf_counter() - started
@@ -360,9 +361,9 @@ class Trainer:
             "lr": self._lr(self.step - 1),
             "skipped_steps": self.guard.skipped_steps,
             **figures,
-            **epoch_figures(totals, train_seconds, self.device),
+            **epoch_figures(totals, self.device),
             "eval_seconds": eval_seconds,
-            "seconds_left": (train_seconds + eval_seconds) * (self.schedule.epochs - epoch),
+            "seconds_left": (totals.seconds + eval_seconds) * (self.schedule.epochs - epoch),
             "best_epoch": self.selection.best.epoch,
             "swa_snapshots": self.selection.average.snapshots,
         }

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ from tests.events import without_clock
 
 def make_trainer(
     dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
-    architecture=None, eps=1e-8, ranks=ALONE, **hardware
+    architecture=None, eps=1e-8, ranks=ALONE, every_steps=1, **hardware
 ):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
@@ -43,7 +44,7 @@ def make_trainer(
         hardware=profile,
         checkpoint=CheckpointConfig(**(checkpoint or {})),
         guards=GuardsConfig(max_bad_steps=3),
-        every_steps=1,
+        every_steps=every_steps,
     )
     model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
     augmenter = Augmenter(True, 1, encoder.spec)
@@ -299,6 +300,36 @@ def test_states_are_written_at_the_steps_asked_for(dataset, encoder, tmp_path):
         trainer.fit(directory, Interruption())
         seen.update(path.name for path in directory.resume.glob("state-*"))
     assert {"state-00000003", "state-00000004", "state-00000008"} <= seen
+
+
+def test_speed_is_that_of_steps_without_validation_and_saving(
+    dataset, encoder, tmp_path, monkeypatch
+):
+    options = {"epochs": 2, "every_steps": 3, "checkpoint": {"every_steps": 1}}
+    trainer = make_trainer(dataset, encoder, **options)
+    clock, late, hours = time.perf_counter, 0.0, 3600.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late)
+
+    def slow(work):
+        def done_in_hours(*arguments):
+            nonlocal late
+            late += hours
+            return work(*arguments)
+
+        return done_in_hours
+
+    trainer._validate, trainer._state = slow(trainer._validate), slow(trainer._state)
+    with RunDirectory(tmp_path) as directory:
+        trainer.fit(directory, Interruption())
+    events = read_events(tmp_path)
+    # The second line's window holds the last step of one epoch and the first two of the next.
+    assert [e["step"] for e in events if e["event"] == "step"] == [3, 6, 8]
+    for event in events:
+        assert 6 * 3 / event["samples_per_sec"] < hours, event
+        if event["event"] == "epoch":
+            assert event["train_seconds"] < hours < event["eval_seconds"]
+        else:
+            assert 0 <= event["data_wait_share"] <= 1
 
 
 def test_epoch_events_carry_what_readers_expect(dataset, encoder, tmp_path):
