@@ -34,7 +34,7 @@ from arbiter.training.guards import Guard
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import compute_loss
-from arbiter.training.preflight import check_gradients
+from arbiter.training.preflight import check_gradients, choose_blocks
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.saving import Saving
 from arbiter.training.schedules import lr_factor
@@ -169,8 +169,7 @@ class Trainer:
             # No larger than a micro-batch, which is what memory was planned for.
             questions = min(2, self.schedule.questions_per_block)
             count = min(_PREFLIGHT_BLOCKS, self._micro_batch_size)
-            blocks = epoch_blocks(self.train, questions, self.seed, 1)[:count]
-            batch = assemble(self.train, blocks)
+            batch = assemble(self.train, choose_blocks(self.train, questions, count, self.seed))
             check_gradients(self.model, batch, self.settings.objective, self.device)
 
     def restore(self, state: State, run: RunDirectory) -> None:
