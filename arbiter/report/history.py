@@ -28,6 +28,8 @@ def learning(run: RunFiles) -> page.Section:
             f"to its end. The best epoch so far by validation is "
             f"{run.epochs[-1].get('best_epoch', 'not recorded')}."
         )
+        if skipped := run.epochs[-1].get("skipped_steps"):
+            text += f" Steps skipped for a loss or gradient that was not finite: {skipped:,}."
     elif figures:
         text = "No epoch has ended yet."
     return page.Section("learning", "Learning curves", page.note(text) + page.charts(figures))

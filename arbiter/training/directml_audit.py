@@ -78,7 +78,7 @@ def _trace_step(trainer: Trainer) -> list[Operator]:
         with trace:
             terms, _, _ = trainer._backward(micro)
             if micro.last:
-                trainer._update(micro, terms["cross_entropy"])
+                trainer._update(micro, terms, [])
     return trace.operators()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 
 import torch
 
@@ -15,23 +14,19 @@ from arbiter.training.totals import Totals
 log = logging.getLogger(__name__)
 
 
-def finite(value: float | None) -> float | None:
-    """JSON has no NaN: a mean that met one is null."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> dict:
-    """Means over the steps since the last such line, the experts' load, and memory.
+    """Means over the steps taken since the last such line, the experts' load, and memory.
 
+    A mean of none is null.
     `expert_load` holds, layer by layer, the share of the last step's choices that each expert had.
     """
     loads = torch.stack([layer.moe.load for layer in model.layers]).cpu()
     load_entropy = float(-(loads * loads.clamp(min=1e-12).log()).sum(dim=-1).mean())
     return {
-        **{name: finite(window.mean(name)) for name in window.terms},
+        **{name: window.mean(name) for name in window.terms},
         "train_acc": window.accuracy,
         "samples_per_sec": window.samples_per_sec,
-        "data_wait_share": window.wait_seconds / window.seconds,
+        "data_wait_share": window.wait_share,
         "expert_load_entropy": load_entropy,
         "least_loaded_share": float(loads.min()),
         "expert_load": [[round(share, 4) for share in layer] for layer in loads.tolist()],
@@ -41,14 +36,14 @@ def step_figures(window: Totals, model: DecisionModel, device: torch.device) -> 
     }
 
 
-def epoch_figures(totals: Totals, train_seconds: float, device: torch.device) -> dict:
-    """Means over the epoch's steps, its speed, and memory; a term that is off is null."""
+def epoch_figures(totals: Totals, device: torch.device) -> dict:
+    """Means over the epoch's steps taken, its speed, and memory; a term that is off is null."""
     return {
-        "train_loss": finite(totals.mean("cross_entropy")),
+        "train_loss": totals.mean("cross_entropy"),
         "train_acc": totals.accuracy,
-        **{name: finite(totals.mean(name)) for name in TERMS[1:]},
-        "samples_per_sec": totals.questions / train_seconds,
-        "train_seconds": train_seconds,
+        **{name: totals.mean(name) for name in TERMS[1:]},
+        "samples_per_sec": totals.samples_per_sec,
+        "train_seconds": totals.seconds,
         "rss_mb": rss_mb(),
         "vram_mb": vram_mb(device),
     }
@@ -57,11 +52,12 @@ def epoch_figures(totals: Totals, train_seconds: float, device: torch.device) ->
 def log_epoch(event: dict, epochs: int) -> None:
     """One line for people about an 'epoch' event."""
     log.info(
-        "epoch %d/%d  train loss %s acc %.4f  val loss %.4f acc %.4f  draft %.4f  %.0f samples/s",
-        event["epoch"], epochs, _four_places(event["train_loss"]), event["train_acc"],
-        event["val_loss"], event["val_acc"], event["draft_acc"], event["samples_per_sec"],
+        "epoch %d/%d  train loss %s acc %s  val loss %.4f acc %.4f  draft %.4f  %.0f samples/s",
+        event["epoch"], epochs, _four_places(event["train_loss"]),
+        _four_places(event["train_acc"]), event["val_loss"], event["val_acc"],
+        event["draft_acc"], event["samples_per_sec"],
     )  # fmt: skip
 
 
 def _four_places(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4f}"
+    return "unknown" if value is None else f"{value:.4f}"

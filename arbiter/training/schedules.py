@@ -18,7 +18,8 @@ class SWAConfig:
     )
     lr_factor: float = option(
         0.1,
-        help="Learning rate while averaging, as a share of the peak; reached in one epoch.",
+        help="Learning rate while averaging, as a share of the peak, unless it is lower by then; "
+        "reached in one epoch, after the warm-up.",
         above=0,
         high=1,
     )
@@ -60,12 +61,16 @@ class ScheduleConfig:
 def lr_factor(config: ScheduleConfig, step: int, steps_per_epoch: int) -> float:
     """The learning rate of step `step` (from 0), as a share of the peak."""
     start = config.swa.start_epoch
-    averaging_from = None if start is None else (start - 1) * steps_per_epoch
-    if averaging_from is None or step < averaging_from:
+    if start is None:
         return _decayed(config, step, steps_per_epoch)
-    progress = min(1.0, (step - averaging_from) / steps_per_epoch)
-    before = _decayed(config, averaging_from, steps_per_epoch)
-    return config.swa.lr_factor + (before - config.swa.lr_factor) * _half_cosine(progress)
+    annealed_from = max((start - 1) * steps_per_epoch, config.warmup_steps)
+    if step < annealed_from:
+        return _decayed(config, step, steps_per_epoch)
+    progress = min(1.0, (step - annealed_from) / steps_per_epoch)
+    before = _decayed(config, annealed_from, steps_per_epoch)
+    # Annealing goes down: late in a decay the rate may be below lr_factor already.
+    target = min(config.swa.lr_factor, before)
+    return target + (before - target) * _half_cosine(progress)
 
 
 def _decayed(config: ScheduleConfig, step: int, steps_per_epoch: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from arbiter.features.augment import Augmenter
 from arbiter.features.batch import DecisionBatch, assemble
@@ -13,6 +15,9 @@ from arbiter.hardware.distributed import ALONE, Ranks
 from arbiter.seeds import generator
 from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.schedules import ScheduleConfig
+
+_NAMED = 16
+"""Samples that a message names at most."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +29,31 @@ class MicroBatch:
         step: optimizer step of the run, from 0.
         index: place within the step.
         last: whether it is this process's last one of the step.
-        step_questions: questions of the whole step.
+        step_samples: int64, the samples of the whole step.
     """
 
     batch: DecisionBatch | None
     step: int
     index: int
     last: bool
-    step_questions: int
+    step_samples: torch.Tensor
 
-    def sample_names(self, train: FeatureDataset) -> str:
-        """Its first samples, for messages."""
-        if self.batch is None:
-            return "of other processes"
-        chosen = self.batch.sample[self.batch.sample >= 0][:4].tolist()
-        samples = [train.samples[i] for i in chosen]
-        return ", ".join(f"{s.source} {s.id}" for s in samples) + ", ..."
+    @property
+    def step_questions(self) -> int:
+        """Questions of the whole step."""
+        return len(self.step_samples)
+
+    @property
+    def samples(self) -> list[int]:
+        """Its own samples."""
+        return self.batch.sample[self.batch.sample >= 0].tolist()
+
+
+def sample_names(train: FeatureDataset, rows: Sequence[int]) -> str:
+    """The first of some samples, and how many more there are, for messages."""
+    names = ", ".join(f"{s.source} {s.id}" for s in (train.samples[i] for i in rows[:_NAMED]))
+    more = len(rows) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def micro_batches(
@@ -72,14 +86,14 @@ def micro_batches(
         chances = None
         if dropout is not None and dropout.active:
             chances = dropout.draw(len(blocks), generator(seed, "modality_dropout", step))
-        questions = int((blocks >= 0).sum())
+        samples = blocks[blocks >= 0]
         own = ranks.deal(list(enumerate(blocks.split(micro_batch_size))))
         if not own:
-            yield MicroBatch(None, step, 0, True, questions)
+            yield MicroBatch(None, step, 0, True, samples)
         for index, part in own:
             batch = assemble(train, part)
             if augmenter.active:
                 batch = augmenter.apply(batch, draws[index * micro_batch_size :][: len(part)])
             if chances is not None:
                 batch = dropout.apply(batch, chances[index * micro_batch_size :][: len(part)])
-            yield MicroBatch(batch, step, index, index == own[-1][0], questions)
+            yield MicroBatch(batch, step, index, index == own[-1][0], samples)

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from arbiter.errors import ConfigError
+from arbiter.errors import ArbiterError, ConfigError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +20,17 @@ class TensorBoard:
     """
 
     def __init__(self, directory: Path):
+        self._directory, self._writer, self._failed = directory, None, False
         try:
-            module = importlib.import_module("torch.utils.tensorboard")
-        except ImportError:
+            self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        except ModuleNotFoundError:
             raise ConfigError(
                 "logging.tensorboard",
                 "true",
                 "tensorboard is not installed; pip install 'arbiter[tensorboard]', or false",
             ) from None
-        self._make, self._directory, self._writer = module.SummaryWriter, directory, None
-        self._failed = False
+        except Exception as error:
+            self._give_up(error)
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
         """Take one event of the run."""
@@ -37,10 +38,23 @@ class TensorBoard:
             return
         try:
             self._write(event, fields)
-        # What its writer and the thread behind it raise: the disk, a closed queue, a bad value.
-        except (OSError, ValueError, RuntimeError) as error:
-            self._failed = True
-            log.warning("tensorboard: switched off, the run goes on: %s", error)
+        except ArbiterError:
+            # Never the writer's: a request to stop comes out of whatever is being done.
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Stay off from here on.
+
+        Everything is caught, here alone: what the package, its file systems and the thread behind
+        it raise is listed nowhere, and no run may be lost to a picture of it.
+        """
+        self._failed = True
+        log.warning(
+            "tensorboard: switched off, the run goes on: %s: %s",
+            type(error).__name__, first_line(error),
+        )  # fmt: skip
 
     def _write(self, event: str, fields: dict[str, Any]) -> None:
         step = fields["step"]

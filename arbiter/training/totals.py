@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 
 class Totals:
-    """Loss terms, right answers and time since the interval began.
+    """Loss terms, right answers and time of an interval's steps.
 
-    `seconds` counts time in this process and in earlier ones that the interval ran in.
+    `seconds` is the steps' own wall-clock time: validation and saving lie between steps.
     """
 
     def __init__(self, saved: dict | None = None):
         saved = saved or {}
         self.terms: dict[str, float] = defaultdict(float, saved.get("terms", {}))
         self.steps: int = saved.get("steps", 0)
+        self.skipped: int = saved.get("skipped", 0)
         self.questions: int = saved.get("questions", 0)
         self.correct: int = saved.get("correct", 0)
         self.wait_seconds: float = saved.get("wait_seconds", 0.0)
-        self._started = time.perf_counter() - saved.get("seconds", 0.0)
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of the interval so far."""
-        return max(time.perf_counter() - self._started, 1e-9)
+        self.seconds: float = saved.get("seconds", 0.0)
 
     def add(self, terms: dict[str, float], questions: int, correct: int, waited: float) -> None:
         """Add one micro-batch."""
@@ -34,30 +29,42 @@ class Totals:
         self.correct += correct
         self.wait_seconds += waited
 
-    def add_step(self, step: Totals) -> None:
-        """Add the sums of one optimizer step."""
-        self.add(step.terms, step.questions, step.correct, step.wait_seconds)
-        self.steps += 1
+    def add_step(self, step: Totals, taken: bool = True) -> None:
+        """Add the sums of one optimizer step; of one that was not taken, the time alone."""
+        if taken:
+            self.add(step.terms, step.questions, step.correct, step.wait_seconds)
+            self.steps += 1
+        else:
+            # Its terms may be NaN, which would spoil every later mean, and no state can hold it.
+            self.add(dict.fromkeys(step.terms, 0.0), 0, 0, step.wait_seconds)
+            self.skipped += 1
+        self.seconds += step.seconds
 
     def mean(self, term: str) -> float | None:
-        """The mean of a loss term over steps; None if it was never computed."""
-        return self.terms[term] / max(self.steps, 1) if term in self.terms else None
+        """The mean of a loss term over the steps taken; None if it was never computed."""
+        return self.terms[term] / self.steps if term in self.terms and self.steps else None
 
     @property
     def samples_per_sec(self) -> float:
-        """Questions per second of wall-clock time."""
-        return self.questions / self.seconds
+        """Questions per second."""
+        return self.questions / max(self.seconds, 1e-9)
 
     @property
-    def accuracy(self) -> float:
-        """Share of training questions answered rightly, as they were trained on."""
-        return self.correct / max(self.questions, 1)
+    def wait_share(self) -> float:
+        """Share of the time in which no batch was ready."""
+        return self.wait_seconds / max(self.seconds, 1e-9)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of training questions answered rightly, as they were trained on; None of none."""
+        return self.correct / self.questions if self.questions else None
 
     def to_dict(self) -> dict:
         """As JSON, for a resume state."""
         return {
             "terms": dict(self.terms),
             "steps": self.steps,
+            "skipped": self.skipped,
             "questions": self.questions,
             "correct": self.correct,
             "wait_seconds": self.wait_seconds,

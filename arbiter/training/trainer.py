@@ -6,6 +6,7 @@ part of a resume state. A run that is stopped anywhere and gone on with is the s
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -33,13 +34,13 @@ from arbiter.training.guards import Guard
 from arbiter.training.interruption import Interruption
 from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import compute_loss
-from arbiter.training.preflight import check_gradients
+from arbiter.training.preflight import check_gradients, choose_blocks
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.saving import Saving
 from arbiter.training.schedules import lr_factor
 from arbiter.training.selection import Best, Selection
 from arbiter.training.settings import Settings
-from arbiter.training.steps import MicroBatch, micro_batches
+from arbiter.training.steps import MicroBatch, micro_batches, sample_names
 from arbiter.training.totals import Totals
 from arbiter.training.validation import validate
 
@@ -105,7 +106,8 @@ class Trainer:
     @property
     def _epoch_is_open(self) -> bool:
         """Whether an epoch's steps are done, and its end is still to come."""
-        return self._epoch_totals.steps > 0 and self.step % self.steps_per_epoch == 0
+        totals = self._epoch_totals
+        return totals.steps + totals.skipped > 0 and self.step % self.steps_per_epoch == 0
 
     def fit(self, run: RunDirectory, interruption: Interruption) -> Best:
         """Train what is left of all epochs; the model ends with the selected weights.
@@ -167,8 +169,7 @@ class Trainer:
             # No larger than a micro-batch, which is what memory was planned for.
             questions = min(2, self.schedule.questions_per_block)
             count = min(_PREFLIGHT_BLOCKS, self._micro_batch_size)
-            blocks = epoch_blocks(self.train, questions, self.seed, 1)[:count]
-            batch = assemble(self.train, blocks)
+            batch = assemble(self.train, choose_blocks(self.train, questions, count, self.seed))
             check_gradients(self.model, batch, self.settings.objective, self.device)
 
     def restore(self, state: State, run: RunDirectory) -> None:
@@ -190,7 +191,10 @@ class Trainer:
         self.selection.restore(state)
         self._epoch_totals = Totals(values["epoch_totals"])
         self._window = Totals(values["window"])
-        self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
+        self.guard = Guard(
+            self.settings.guards, values["bad_steps"], values["running_loss"],
+            values.get("skipped_steps", 0),
+        )  # fmt: skip
         run.rewind_metrics(values["metrics_bytes"])
 
     def _state(self, run: RunDirectory) -> State:
@@ -206,6 +210,7 @@ class Trainer:
             "epoch_totals": self._epoch_totals.to_dict(),
             "window": self._window.to_dict(),
             "bad_steps": self.guard.bad_steps,
+            "skipped_steps": self.guard.skipped_steps,
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
             "foils": self._foils_digest,
@@ -222,8 +227,8 @@ class Trainer:
         self.model.train()
         epoch = self.step // self.steps_per_epoch + (not self._epoch_is_open)
         epoch_ends = epoch * self.steps_per_epoch
-        waiting_since = time.perf_counter()
-        figures = Totals()
+        step_since = waiting_since = time.perf_counter()
+        figures, suspects = Totals(), []
         work = micro_batches(
             self.train, self.augmenter, self.schedule, self.seed, epoch,
             epoch_ends - self.steps_per_epoch, self.step, self._micro_batch_size,
@@ -235,12 +240,15 @@ class Trainer:
                 with noticing_out_of_memory():
                     added = self._backward(micro)
                 figures.add(*added, waited)
+                if not all(map(math.isfinite, added[0].values())):
+                    suspects += micro.samples
             if micro.last:
                 sum_step(self.model, figures, self.ranks)
-                lr, grad_norm = self._update(micro, figures.terms["cross_entropy"])
+                lr, grad_norm, taken = self._update(micro, figures.terms, suspects)
+                figures.seconds = time.perf_counter() - step_since
                 for totals in (self._epoch_totals, self._window):
-                    totals.add_step(figures)
-                figures = Totals()
+                    totals.add_step(figures, taken)
+                figures, suspects = Totals(), []
                 self._show(bar)
                 if self.step % self.settings.every_steps == 0 or self.step == self.total_steps:
                     run.log(
@@ -249,11 +257,13 @@ class Trainer:
                         epoch=epoch,
                         lr=lr,
                         grad_norm=grad_norm,
+                        skipped_steps=self.guard.skipped_steps,
                         **step_figures(self._window, self.model, self.device),
                     )
                     self._window = Totals()
                 if self.step < epoch_ends:
                     saving.end_step(self.step)
+                step_since = time.perf_counter()
             waiting_since = time.perf_counter()
         self._finish_epoch(epoch, run)
         saving.end_epoch(self.step, last=self.step == self.total_steps)
@@ -281,32 +291,51 @@ class Trainer:
         """The learning rate of a step."""
         return self.settings.optimizer.lr * lr_factor(self.schedule, step, self.steps_per_epoch)
 
-    def _update(self, micro: MicroBatch, loss: float) -> tuple[float, float | None]:
-        """One optimizer step; the learning rate and the gradient's norm before clipping.
+    def _update(
+        self, micro: MicroBatch, terms: dict[str, float], suspects: list[int]
+    ) -> tuple[float, float | None, bool]:
+        """One optimizer step: learning rate, the gradient's norm before clipping, whether taken.
 
-        A gradient that is not finite is dropped, and the step with it.
+        A loss or gradient that is not finite is dropped, and the step with it.
+
+        Args:
+            terms: the step's loss terms.
+            suspects: samples of this process's micro-batches that had no finite loss.
         """
         config = self.settings.optimizer
         lr = self._lr(micro.step)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self.guard.allows(micro.step, loss, norm, micro.sample_names(self.train)):
+        taken = self.guard.allows(
+            micro.step + 1, terms, norm, lambda: self._to_blame(micro, suspects)
+        )
+        if taken:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
-        return lr, norm if math.isfinite(norm) else None
+        return lr, norm if math.isfinite(norm) else None, taken
+
+    def _to_blame(self, micro: MicroBatch, suspects: list[int]) -> str:
+        """Names the suspects of all processes, or the whole step's samples if there are none.
+
+        Every process must ask; they do, because all judge a step by the same numbers.
+        """
+        parts = self.ranks.all_bytes(json.dumps(suspects).encode())
+        found = [row for part in parts for row in json.loads(part)]
+        return sample_names(self.train, found or micro.step_samples.tolist())
 
     # ------------------------------------------------------------ figures
 
     def _show(self, bar: ProgressBar) -> None:
-        window = self._window
-        loss = window.mean("cross_entropy")
-        bar.update(
-            self.step,
-            f"loss {loss:.3f} acc {window.accuracy:.3f} {window.samples_per_sec:.0f} samples/s",
-        )
+        window, text = self._window, "step skipped"
+        if window.steps:
+            text = (
+                f"loss {window.mean('cross_entropy'):.3f} acc {window.accuracy:.3f} "
+                f"{window.samples_per_sec:.0f} samples/s"
+            )
+        bar.update(self.step, text)
 
     def _validate(self) -> dict:
         """Figures of the model, as it is, on the validation split."""
@@ -320,7 +349,6 @@ class Trainer:
     def _finish_epoch(self, epoch: int, run: RunDirectory) -> None:
         """Validate, keep the best weights, take a snapshot if averaging has begun, and log."""
         totals = self._epoch_totals
-        train_seconds = totals.seconds
         started = time.perf_counter()
         figures = self._validate()
         eval_seconds = time.perf_counter() - started
@@ -330,10 +358,11 @@ class Trainer:
             "epoch": epoch,
             "step": self.step,
             "lr": self._lr(self.step - 1),
+            "skipped_steps": self.guard.skipped_steps,
             **figures,
-            **epoch_figures(totals, train_seconds, self.device),
+            **epoch_figures(totals, self.device),
             "eval_seconds": eval_seconds,
-            "seconds_left": (train_seconds + eval_seconds) * (self.schedule.epochs - epoch),
+            "seconds_left": (totals.seconds + eval_seconds) * (self.schedule.epochs - epoch),
             "best_epoch": self.selection.best.epoch,
             "swa_snapshots": self.selection.average.snapshots,
         }

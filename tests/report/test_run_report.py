@@ -48,6 +48,15 @@ def test_a_run_that_goes_on_shows_what_there_is(tmp_path):
     assert "no expert_load" in page.text
 
 
+def test_skipped_steps_are_said_and_leave_gaps(tmp_path):
+    events = [BEGUN, {**STEP, "cross_entropy": None, "train_acc": None}]
+    for epoch, skipped in ((1, 0), (2, 1234)):
+        figures = {"epoch": epoch, "skipped_steps": skipped, "train_loss": None, "train_acc": None}
+        events.append({**EPOCH, **figures})
+        text = Page(write_report(write_run(tmp_path / str(epoch), *events))).text_of["learning"]
+        assert ("not finite: 1,234." in text) == (skipped > 0)
+
+
 def test_an_older_runs_missing_fields_are_said_or_left_out(tmp_path):
     events = (
         {"event": "run", "seed": 1},

@@ -14,10 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.errors import ProcessLost, RunInterrupted
+from arbiter.features.batch import DecisionBatch
 from arbiter.features.dataset import FeatureDataset, index_samples
+from arbiter.features.sampler import epoch_blocks
 from arbiter.features.store import FeatureStore
 from arbiter.foils import FoilsConfig, attach_foils, bank_texts
 from arbiter.hardware import distributed
+from arbiter.model.dropout import DropoutAddresses
 from arbiter.model.moe import MoEConfig
 from arbiter.training.checkpoint import list_states, load_newest_state, share_state
 from arbiter.training.run_directory import Onlooker, RunDirectory
@@ -199,6 +202,39 @@ def quick(folder: Path) -> float:
     return distance(job.weights(), alone.weights())
 
 
+def skipped(folder: Path) -> None:
+    """A step without a finite loss in one process: all skip it, and all name its samples."""
+    options = {**ALL, "objective": replace(ALL["objective"], modality_dropout=0.0)}
+    alone, job = Job(folder / "1", options), Job(folder / "2", options)
+    row = int(epoch_blocks(alone.dataset, 2, 0, 1)[1, 0])  # of the second of two processes
+
+    def spoil(trainer: Trainer) -> None:
+        forward = trainer.model.forward
+
+        def spoiled(batch: DecisionBatch, dropout: DropoutAddresses | None = None):
+            output = forward(batch, dropout)
+            if trainer.model.training and bool((batch.sample == row).any()):
+                output = replace(output, logits=output.logits * torch.nan)
+            return output
+
+        trainer.model.forward = spoiled
+
+    for size, run in ((1, alone), (2, job)):
+        assert run.part(size, prepare=spoil) == [0] * size
+    assert_same_run(job, alone, ROUNDING)
+    assert job.events()[-1]["skipped_steps"] == 4
+    said = "step 1: no finite loss or gradient; skipped; samples "
+    lines = [
+        line
+        for path in [*(folder / "1" / "output").iterdir(), *(folder / "2" / "output").iterdir()]
+        for line in path.read_text().splitlines()
+        if line.startswith(said)
+    ]
+    first = alone.dataset.samples[row]
+    assert len(lines) == 3 and len(set(lines)) == 1, lines
+    assert lines[0].startswith(f"{said}{first.source} {first.id}"), lines
+
+
 def resumed(folder: Path) -> None:
     """Two processes, then three, then one; and two after two, to the bit."""
     alone = Job(folder / "alone", ALL).whole(1)
@@ -259,4 +295,4 @@ def first_killed(folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run_tasks({f.__name__: f for f in (weights, quick, resumed, killed, first_killed)})
+    run_tasks({f.__name__: f for f in (weights, quick, skipped, resumed, killed, first_killed)})

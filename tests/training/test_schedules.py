@@ -54,6 +54,19 @@ def test_averaging_anneals_in_one_epoch_and_then_holds():
     assert factors[30:] == pytest.approx([0.2] * 30)
 
 
+@pytest.mark.parametrize("decay", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("start_epoch", range(1, 11))
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0])
+def test_averaging_never_raises_the_rate_and_keeps_the_warm_up(decay, start_epoch, factor):
+    plain = ScheduleConfig(epochs=10, decay=decay, warmup_steps=25)
+    config = replace(plain, swa=SWAConfig(start_epoch=start_epoch, lr_factor=factor))
+    factors = [lr_factor(config, step, 10) for step in range(100)]
+    start = max(10 * (start_epoch - 1), 25)
+    assert factors[: start + 1] == [lr_factor(plain, step, 10) for step in range(start + 1)]
+    assert all(a >= b for a, b in pairwise(factors[25:]))
+    assert factors[start + 10 :] == pytest.approx([min(factor, factors[start])] * (90 - start))
+
+
 def test_averaging_past_the_end_is_an_error():
     with pytest.raises(ConfigError, match=r"swa\.start_epoch=7: must be at most epochs=6"):
         ScheduleConfig(epochs=6, swa=SWAConfig(start_epoch=7)).check()

@@ -2,14 +2,19 @@
 
 import contextlib
 import json
+import math
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from arbiter.errors import RunError, RunInterrupted
+from arbiter.errors import ProcessLost, RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
+from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.distributed import ALONE
+from arbiter.model.decision_model import DecisionModel
 from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.interruption import Interruption
@@ -17,6 +22,7 @@ from arbiter.training.objective import MarginConfig, ObjectiveConfig
 from arbiter.training.optimizers import AdamWConfig
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, SWAConfig
+from arbiter.training.steps import sample_names
 from arbiter.training.trainer import Settings, Trainer
 from tests.conftest import make_model
 from tests.events import without_clock
@@ -24,7 +30,7 @@ from tests.events import without_clock
 
 def make_trainer(
     dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
-    architecture=None, eps=1e-8, ranks=ALONE, **hardware
+    architecture=None, eps=1e-8, ranks=ALONE, every_steps=1, **hardware
 ):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
@@ -38,7 +44,7 @@ def make_trainer(
         hardware=profile,
         checkpoint=CheckpointConfig(**(checkpoint or {})),
         guards=GuardsConfig(max_bad_steps=3),
-        every_steps=1,
+        every_steps=every_steps,
     )
     model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
     augmenter = Augmenter(True, 1, encoder.spec)
@@ -101,7 +107,7 @@ def test_gradients_that_stay_not_finite_stop_the_run(dataset, encoder, tmp_path,
     with pytest.raises(RunError, match=r"3 steps in a row .* lower optimizer\.lr"):
         run(dataset, encoder, tmp_path, lr=1e30)
     assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
-    assert "no finite gradient; skipped; samples squares" in caplog.text
+    assert "no finite loss or gradient; skipped; samples squares" in caplog.text
 
 
 def test_weights_that_are_not_finite_stop_the_run_at_validation(dataset, encoder, tmp_path):
@@ -119,7 +125,12 @@ def test_weights_that_are_not_finite_stop_the_run_at_validation(dataset, encoder
             trainer.fit(directory, Interruption())
 
 
-def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path):
+def blocks_of_steps(dataset) -> tuple[torch.Tensor, ...]:
+    """The blocks of each step of the first epoch."""
+    return epoch_blocks(dataset, 2, 0, 1).split(3)
+
+
+def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path, caplog):
     trainer = make_trainer(dataset, encoder, epochs=2)
     backward = trainer._backward
     before, after = [], []
@@ -140,6 +151,78 @@ def test_one_bad_step_is_skipped_and_the_run_goes_on(dataset, encoder, tmp_path)
         assert torch.equal(parameter, after[0][name]), name
     steps = [e for e in read_events(tmp_path) if e["event"] == "step"]
     assert steps[1]["grad_norm"] is None and steps[2]["grad_norm"] > 0
+    named = [sample_names(dataset, b[b >= 0].tolist()) for b in blocks_of_steps(dataset)]
+    assert f"step 2: no finite loss or gradient; skipped; samples {named[1]}\n" in caplog.text
+
+
+def spoil(monkeypatch, row):
+    """From now on no training pass over the sample of this row has finite scores."""
+    forward = DecisionModel.forward
+
+    def spoiled(self, batch, dropout=None):
+        output = forward(self, batch, dropout)
+        if self.training and bool((batch.sample == row).any()):
+            output = replace(output, logits=output.logits * math.nan)
+        return output
+
+    monkeypatch.setattr(DecisionModel, "forward", spoiled)
+
+
+def test_a_step_without_a_finite_loss_enters_no_mean_and_no_state(
+    dataset, encoder, tmp_path, monkeypatch
+):
+    spoil(monkeypatch, row=4)
+    options = {"epochs": 3, "checkpoint": {"every_steps": 1}}
+    *_, events = run(dataset, encoder, tmp_path / "a", **options)
+    trainer, _ = run_with_stops(dataset, encoder, tmp_path / "b", [2, 3, 6, 9], **options)
+    assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+    steps = [e for e in events if e["event"] == "step"]
+    for number, epoch in enumerate((e for e in events if e["event"] == "epoch"), 1):
+        own = [e["cross_entropy"] for e in steps if e["epoch"] == number]
+        taken = [loss for loss in own if loss is not None]
+        assert (len(own), len(taken)) == (4, 3)
+        assert epoch["train_loss"] == pytest.approx(sum(taken) / 3)
+        assert 0 <= epoch["train_acc"] <= 1
+        assert epoch["skipped_steps"] == number
+    assert steps[-1]["skipped_steps"] == trainer.guard.skipped_steps == 3
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_log_names_the_micro_batches_without_a_finite_loss(
+    dataset, encoder, tmp_path, monkeypatch, caplog, size
+):
+    step, (blocks,) = next(
+        (i, [b for b in step.split(size) if (b == 4).any()])
+        for i, step in enumerate(blocks_of_steps(dataset), 1)
+        if (step == 4).any()
+    )
+    spoil(monkeypatch, row=4)
+    run(dataset, encoder, tmp_path, epochs=1, micro_batch_size=size)
+    named = sample_names(dataset, blocks[blocks >= 0].tolist())
+    assert f"step {step}: no finite loss or gradient; skipped; samples {named}\n" in caplog.text
+
+
+def test_of_many_samples_the_first_are_named_and_the_others_counted(dataset):
+    assert sample_names(dataset, [3, 0]) == "squares 3, squares 0"
+    names = sample_names(dataset, [*range(12)] * 3)
+    assert names.startswith("squares 0, squares 1") and names.endswith("squares 3 and 20 more")
+
+
+def test_an_epoch_whose_steps_were_all_skipped_still_ends(dataset, encoder, tmp_path, monkeypatch):
+    spoil(monkeypatch, row=4)
+    options = {"epochs": 1, "schedule": {"batch_size": 100}}
+    trainer = make_trainer(dataset, encoder, **options)
+
+    def lost():
+        raise ProcessLost("another process died")
+
+    trainer._validate = lost
+    with pytest.raises(ProcessLost, match="stopped after step 1"), RunDirectory(tmp_path) as path:
+        trainer.fit(path, Interruption())
+    run_with_stops(dataset, encoder, tmp_path, [], **options)
+    _, epoch = read_events(tmp_path)
+    assert epoch["train_loss"] is None and epoch["train_acc"] is None
+    assert epoch["val_loss"] > 0 and epoch["skipped_steps"] == 1
 
 
 def test_averaged_weights_are_the_mean_of_snapshots_and_must_be_better(dataset, encoder, tmp_path):
@@ -217,6 +300,36 @@ def test_states_are_written_at_the_steps_asked_for(dataset, encoder, tmp_path):
         trainer.fit(directory, Interruption())
         seen.update(path.name for path in directory.resume.glob("state-*"))
     assert {"state-00000003", "state-00000004", "state-00000008"} <= seen
+
+
+def test_speed_is_that_of_steps_without_validation_and_saving(
+    dataset, encoder, tmp_path, monkeypatch
+):
+    options = {"epochs": 2, "every_steps": 3, "checkpoint": {"every_steps": 1}}
+    trainer = make_trainer(dataset, encoder, **options)
+    clock, late, hours = time.perf_counter, 0.0, 3600.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late)
+
+    def slow(work):
+        def done_in_hours(*arguments):
+            nonlocal late
+            late += hours
+            return work(*arguments)
+
+        return done_in_hours
+
+    trainer._validate, trainer._state = slow(trainer._validate), slow(trainer._state)
+    with RunDirectory(tmp_path) as directory:
+        trainer.fit(directory, Interruption())
+    events = read_events(tmp_path)
+    # The second line's window holds the last step of one epoch and the first two of the next.
+    assert [e["step"] for e in events if e["event"] == "step"] == [3, 6, 8]
+    for event in events:
+        assert 6 * 3 / event["samples_per_sec"] < hours, event
+        if event["event"] == "epoch":
+            assert event["train_seconds"] < hours < event["eval_seconds"]
+        else:
+            assert 0 <= event["data_wait_share"] <= 1
 
 
 def test_epoch_events_carry_what_readers_expect(dataset, encoder, tmp_path):
