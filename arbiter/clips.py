@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import soundfile
 from PIL import Image
 from scipy.special import i0
 
-from arbiter.errors import MediaError
+from arbiter.errors import MediaError, first_line
 from arbiter.sample import AUDIO_RATE_HZ
 
 # With these the pass band is flat up to 0.84 of the lower Nyquist frequency, and what lies above
@@ -24,27 +25,60 @@ _KAISER_BETA = 8.0
 _LARGEST_TABLE = 1 << 22
 _BLOCK = 1024
 
-
 MAX_FRAME_SIDE = 448
 """Pixels; what encoders look at is smaller, and whole frames of a long clip are large."""
+
+HIGHEST_RATE_HZ = 768_000
+MAX_SECONDS = 3600
+MAX_SAMPLES = 1 << 28
+"""Before resampling: an hour at 74 kHz. A few bytes of FLAC can hold days of silence."""
+
+_READ_FRAMES = 1 << 16
 
 
 def load_audio(path: Path) -> np.ndarray:
     """A WAV, FLAC, OGG or MP3 file as mono float32 at 16 kHz; channels are averaged.
 
     Raises:
-        MediaError: it cannot be read, or is empty.
+        MediaError: it cannot be read, is empty, or as `check_length`.
     """
-    if not path.is_file():
-        raise MediaError(f"{path}: no such file")
+    _check_file(path)
+    parts, length = [], 0
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(path) as file:
+            rate = file.samplerate
+            # What a header says of the length may be false: memory is taken for what is there.
+            while len(block := file.read(_READ_FRAMES, dtype="float32", always_2d=True)):
+                parts.append(block.mean(axis=1))
+                length += len(block)
+                check_length(str(path), length, rate)
     except (soundfile.SoundFileError, OSError) as error:
         reason = getattr(error, "error_string", str(error))
         raise MediaError(f"{path}: not readable audio ({reason})") from None
-    if not len(samples):
+    if not parts:
         raise MediaError(f"{path}: the audio is empty")
-    return resample(samples.mean(axis=1), rate)
+    return resample(np.concatenate(parts), rate)
+
+
+def check_length(where: str, length: int, rate: int) -> None:
+    """Whether `length` samples at `rate` Hz are a sound that can be held in memory at 16 kHz.
+
+    Raises:
+        MediaError: naming `where`: the rate is out of range, or the sound is too long.
+    """
+    if not 1 <= rate <= HIGHEST_RATE_HZ:
+        raise MediaError(f"{where}: the rate {rate} is not within 1 to {HIGHEST_RATE_HZ} Hz")
+    if length > min(MAX_SAMPLES, MAX_SECONDS * rate):
+        raise MediaError(
+            f"{where}: longer than {MAX_SECONDS:,} seconds or {MAX_SAMPLES:,} samples; "
+            "cut it into pieces"
+        )
+
+
+def _check_file(path: Path) -> None:
+    # Unlike Path.is_file, this takes a name that the system refuses, as too long, for one of none.
+    if not os.path.isfile(path):
+        raise MediaError(f"{path}: no such file")
 
 
 def resample(waveform: np.ndarray, rate: int) -> np.ndarray:
@@ -112,8 +146,7 @@ def load_video(path: Path, count: int, max_side: int = MAX_FRAME_SIDE) -> tuple[
             f"{path}: reading video files needs PyAV; pip install av, "
             "or give the frames as a list of images"
         ) from None
-    if not path.is_file():
-        raise MediaError(f"{path}: no such file")
+    _check_file(path)
     try:
         with av.open(str(path)) as container:
             # Containers often state no frame count, or a wrong one: counting is decoding.
@@ -126,8 +159,8 @@ def load_video(path: Path, count: int, max_side: int = MAX_FRAME_SIDE) -> tuple[
                     image = frame.to_image()
                     image.thumbnail((max_side, max_side), Image.Resampling.BICUBIC)
                     frames.append(np.asarray(image))
-    except (av.FFmpegError, OSError, ValueError, IndexError) as error:
-        raise MediaError(f"{path}: not a readable video ({str(error).splitlines()[0]})") from None
+    except (av.FFmpegError, OSError, ValueError, IndexError, MemoryError) as error:
+        raise MediaError(f"{path}: not a readable video ({first_line(error)})") from None
     if not frames:
         raise MediaError(f"{path}: the video has no frames")
     return tuple(frames)

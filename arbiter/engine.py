@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from arbiter.inputs import (
     AudioInput,
     ImageInput,
     VideoInput,
+    check_known,
     check_modalities,
     read_audio,
     read_images,
@@ -174,6 +175,14 @@ class Arbiter:
         """Frames that the model looks at of a video."""
         return self._loaded.encoder.spec.max_frames
 
+    def check_known(self, carried: Iterable[str]) -> None:
+        """Whether the model knows these modalities, by name, before anything is decoded.
+
+        Raises:
+            DecisionError: it was trained without one of them.
+        """
+        check_known(carried, self._model.modalities)
+
     def set_target_risk(
         self, target: float | None, confidence: float = 0.95
     ) -> dict[str, RiskThreshold]:
@@ -242,9 +251,14 @@ class Arbiter:
                 is not allowed.
         """
         chosen = self._options(options)
+        if isinstance(video, (str, Path)):
+            self.check_known(["video"])
+        if audio is not None:
+            self.check_known(["audio"])
+        listed = isinstance(candidates, Iterable) and not isinstance(candidates, str)
         sample = Sample(
             question=question,
-            candidates=candidates if isinstance(candidates, str) else tuple(candidates),
+            candidates=tuple(candidates) if listed else candidates,
             context=context,
             images=read_images(image, images),
             video=read_video(video, self.max_frames),
@@ -345,6 +359,11 @@ class Arbiter:
         for name in options.keys() - set(known):
             raise TypeError(f"{name}: no such option; there are {', '.join(known)}")
         chosen = Options(**options)
+        if not isinstance(chosen.escalation, Mapping):
+            raise DecisionError(
+                f"escalation={chosen.escalation}: give thresholds by name, e.g. "
+                "{'min_confidence': 0.9}"
+            )
         stored = self.calibration.escalation if self.calibration else EscalationConfig()
         chosen.thresholds(stored)
         if chosen.deliberate and not self.can_deliberate:

@@ -30,6 +30,7 @@ _REMEDIES = {
     errno.EACCES: "choose a folder that can be written, or change its permissions",
     errno.EPERM: "choose a folder that can be written, or change its permissions",
     errno.EIO: "check the disk",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 # How Rust shows an error of the system: for programmers, and for people.

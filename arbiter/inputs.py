@@ -3,27 +3,29 @@
 Images: a path, encoded bytes, a PIL image, a numpy array or a torch tensor. Arrays and tensors are
 [H, W, C], [C, H, W] or [H, W] with C of 1, 3 or 4 channels; where both readings fit, an array is
 read as [H, W, C] and a tensor as [C, H, W], as is usual in either world. They are uint8, or
-floating point in [0, 1].
+floating point in [0, 1]. A PIL image of 16-bit or floating-point grey is read as
+`arbiter.media.load_image` says.
 
 Clips: a path of a video file, or frames in order, each as an image; an array [T, ...] holds T.
 
 Sounds: a path of a sound file; a waveform at 16 kHz; or (waveform, rate in Hz), which is resampled.
 Waveforms are floating point in [-1, 1] or int16, [samples], [samples, channels] or
-[channels, samples] with fewer channels than samples; channels are averaged.
+[channels, samples] with fewer channels than samples; channels are averaged. They last an hour at
+most.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
-from arbiter.clips import load_audio, load_video, resample
-from arbiter.errors import DecisionError, MediaError, SampleError
+from arbiter.clips import check_length, load_audio, load_video, resample
+from arbiter.errors import DecisionError, MediaError, SampleError, first_line
 from arbiter.features.dataset import evenly
 from arbiter.media import load_image
 from arbiter.sample import AUDIO_RATE_HZ, ImageRef, Sample
@@ -33,7 +35,6 @@ VideoInput = str | Path | np.ndarray | torch.Tensor | Sequence[ImageInput]
 AudioInput = str | Path | np.ndarray | torch.Tensor | tuple[np.ndarray | torch.Tensor, int]
 
 _CHANNELS = (1, 3, 4)
-_HIGHEST_RATE_HZ = 768_000
 
 
 def read_image(value: ImageInput) -> Image.Image:
@@ -85,7 +86,7 @@ def read_audio(value: AudioInput) -> np.ndarray:
     """A sound input as mono float32 at 16 kHz.
 
     Raises:
-        MediaError: it is none, cannot be read, or holds values that are not finite.
+        MediaError: it is none, cannot be read, is too long, or holds values that are not finite.
     """
     if isinstance(value, (str, Path)):
         return load_audio(Path(value))
@@ -94,8 +95,6 @@ def read_audio(value: AudioInput) -> np.ndarray:
         value, rate = value
     if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)):
         raise MediaError(f"audio: the rate {rate!r} is not a whole number of Hz")
-    if not 1 <= rate <= _HIGHEST_RATE_HZ:
-        raise MediaError(f"audio: the rate {rate} is not within 1 to {_HIGHEST_RATE_HZ} Hz")
     if isinstance(value, torch.Tensor):
         value = _array(value)
     if not isinstance(value, np.ndarray):
@@ -103,7 +102,9 @@ def read_audio(value: AudioInput) -> np.ndarray:
             f"audio: a {type(value).__name__} is no sound; give a path, a waveform, or both it and "
             "its rate in Hz: (waveform, rate)"
         )
-    return resample(_mono(value), int(rate))
+    waveform = _mono(value)
+    check_length("audio", len(waveform), int(rate))
+    return resample(waveform, int(rate))
 
 
 def check_modalities(sample: Sample, known: Sequence[str]) -> None:
@@ -118,10 +119,19 @@ def check_modalities(sample: Sample, known: Sequence[str]) -> None:
     """
     if not isinstance(sample, Sample):
         raise SampleError(f"a {type(sample).__name__} is no Sample; make one")
-    for modality in sorted(sample.modalities, key=str):
-        if modality.value not in known:
+    check_known((modality.value for modality in sample.modalities), known)
+
+
+def check_known(carried: Iterable[str], known: Sequence[str]) -> None:
+    """Whether a model knows the modalities of these names; what it does not is not worth decoding.
+
+    Raises:
+        DecisionError: the model was trained without one of them.
+    """
+    for name in sorted(carried):
+        if name not in known:
             raise DecisionError(
-                f"{modality.value}: this model was trained without it; leave it out "
+                f"{name}: this model was trained without it; leave it out "
                 f"(it knows {', '.join(known) or 'text only'})"
             )
 
@@ -170,9 +180,15 @@ def _mono(waveform: np.ndarray) -> np.ndarray:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    # numpy has no bfloat16.
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    try:
+        tensor = tensor.detach().cpu()
+        # numpy has no bfloat16.
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise MediaError(
+            f"a tensor of {tensor.dtype} cannot be read ({first_line(error)}); give a dense one of "
+            "uint8 or float32"
+        ) from None
 
 
 def _pixels(array: np.ndarray, channels_first: bool) -> np.ndarray:

@@ -7,25 +7,35 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from arbiter.errors import MediaError
+from arbiter.errors import MediaError, first_line
 from arbiter.sample import ImageRef
 
 # Pillow's decoders report damaged data through any of these.
-_DAMAGED = (OSError, EOFError, ValueError, TypeError, SyntaxError, NotImplementedError)
+_DAMAGED = (
+    OSError, EOFError, ValueError, TypeError, SyntaxError, LookupError, ArithmeticError,
+    RuntimeError, MemoryError,
+)  # fmt: skip
+
+# A lazy image is decoded in place: threads that share one must not find it half done.
+_CALLERS_IMAGES = threading.Lock()
 
 
 def load_image(ref: ImageRef) -> Image.Image:
     """Decode an image reference to RGB, upright as its EXIF orientation says.
 
-    Transparent pixels are laid on white. Arrays are uint8 [H, W, 3] or [H, W].
+    Transparent pixels are laid on white. Arrays are uint8 [H, W, 3] or [H, W]. Grey of 16 bits
+    (Pillow's modes I;16 and I) is divided by 257, so that 65535 is white; floating-point grey
+    (mode F) is taken to lie in [0, 1].
 
     Raises:
-        MediaError: it cannot be read or is no image.
+        MediaError: it cannot be read, is no image, or is grey outside of these ranges.
     """
     name = "image"
     try:
@@ -47,7 +57,10 @@ def load_image(ref: ImageRef) -> Image.Image:
             )
         if 0 in image.size:
             raise MediaError(f"{name}: it has no pixels ({image.width} x {image.height})")
-        image = ImageOps.exif_transpose(image)
+        with _CALLERS_IMAGES if image is ref else nullcontext():
+            image = ImageOps.exif_transpose(image)  # a copy in any case
+        if image.mode == "F" or image.mode.startswith("I"):
+            return _eight_bits(image, name).convert("RGB")
         if image.mode == "RGB":
             image.load()
             return image
@@ -59,8 +72,23 @@ def load_image(ref: ImageRef) -> Image.Image:
     except FileNotFoundError:
         raise MediaError(f"{name}: no such file") from None
     except (*_DAMAGED, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise MediaError(f"{name}: not a readable image ({reason})") from None
+        raise MediaError(f"{name}: not a readable image ({first_line(error)})") from None
+
+
+def _eight_bits(image: Image.Image, name: str) -> Image.Image:
+    """Grey of 16 bits, or floating-point grey, as grey of 8 bits; Pillow would clip it at 255."""
+    values = np.asarray(image)
+    top = 1 if image.mode == "F" else 65535
+    if not ((values >= 0) & (values <= top)).all():
+        raise MediaError(
+            f"{name}: grey values outside 0 to {top} (mode {image.mode}); scale them to 8 bits"
+        )
+    if image.mode == "F":
+        return Image.fromarray(np.rint(values * 255).astype(np.uint8))
+    # 257 turns 8 bits into 16, so a picture saved either way has the same pixels.
+    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    grey[values == image.info.get("transparency", -1)] = 255
+    return Image.fromarray(grey)
 
 
 def text_key(text: str) -> bytes:

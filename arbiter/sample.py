@@ -7,7 +7,8 @@ until an encoder asks. Sources make samples, features consume them; neither need
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from arbiter.strict_json import is_unicode
 ImageRef = Path | bytes | Image.Image | np.ndarray
 
 AUDIO_RATE_HZ = 16_000
+MAX_CANDIDATES = 10_000
 
 
 class Modality(str, enum.Enum):
@@ -41,7 +43,7 @@ class Sample:
 
     Attributes:
         question: not empty.
-        candidates: at least two, distinct and not empty after stripping.
+        candidates: 2 to `MAX_CANDIDATES`, distinct and not empty after stripping.
         answer: index of the right candidate, or None when unknown.
         context: text to read, or None.
         images: image references, in order.
@@ -77,22 +79,34 @@ class Sample:
     def _problem(self) -> str | None:
         if not isinstance(self.question, str) or not self.question.strip():
             return "the question is empty; give it as text"
-        if isinstance(self.candidates, str) or not all(isinstance(c, str) for c in self.candidates):
+        if not _is_sequence(self.candidates) or not all(
+            isinstance(candidate, str) for candidate in self.candidates
+        ):
             return "candidates must be a sequence of texts"
+        if len(self.candidates) > MAX_CANDIDATES:
+            return (
+                f"{len(self.candidates):,} candidates given, more than {MAX_CANDIDATES:,}; choose "
+                "among fewer"
+            )
         for name in ("images", "video"):
-            if isinstance(getattr(self, name), (str, bytes)):
+            if not _is_sequence(getattr(self, name)):
                 return f"{name} must be a sequence; put the one that there is into a tuple"
+        for name in ("source", "group"):
+            if not isinstance(getattr(self, name), str):
+                return f"the {name} must be a text"
         stripped = [c.strip() for c in self.candidates]
         if len(stripped) < 2:
             given = "one candidate" if stripped else "no candidate"
             return f"{given} given; a decision needs at least two"
         if not all(stripped):
             return "a candidate is empty; leave it out or give its text"
-        repeated = sorted({c for c in stripped if stripped.count(c) > 1})
+        repeated = sorted(c for c, count in Counter(stripped).items() if count > 1)
         if repeated:
             return f"candidate {repeated[0]!r} is given more than once; candidates must be distinct"
-        if self.answer is not None and not 0 <= self.answer < len(stripped):
-            return f"answer {self.answer} is not an index into {len(stripped)} candidates"
+        if self.answer is not None:
+            whole = isinstance(self.answer, (int, np.integer)) and not isinstance(self.answer, bool)
+            if not (whole and 0 <= self.answer < len(stripped)):
+                return f"answer {self.answer!r} is not an index into {len(stripped)} candidates"
         if self.context is not None and not isinstance(self.context, str):
             return "the context must be a text"
         for text in (self.question, self.context or "", *self.candidates):
@@ -117,3 +131,7 @@ class Sample:
             Modality.AUDIO: self.audio is not None,
         }
         return frozenset(modality for modality, there in present.items() if there)
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import logging
 import os
 import re
@@ -59,6 +60,9 @@ def run_app(
     )
     # Pillow refuses pictures that are far too large; those half as large are read, without a word.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    # What a terminal has no letter for is no reason to say nothing.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     mistakes: list[ArbiterError] = []
     begun = False
 
@@ -72,6 +76,12 @@ def run_app(
             if show_all or HydraConfig.get().mode is RunMode.MULTIRUN:
                 raise
             mistakes.append(error)
+            return None
+        except OSError as error:
+            line = disk_problem(error, "the run directory or standard output")
+            if line is None or show_all or HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
+            mistakes.append(ArbiterError(line))
             return None
 
     # Hydra would print several lines of its own; with this it raises, and the line is made here.
@@ -91,10 +101,11 @@ def run_app(
             print(explain(error), file=sys.stderr)
             sys.exit(INTERRUPTED)
         print(f"error: {explain(error)}", file=sys.stderr)
+        drop_unwritten()
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read has had enough, as `| head` does. Python would complain when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read has had enough, as `| head` does.
+        drop_unwritten()
         sys.exit(1)
     except OSError as error:
         # Hydra writes too, before any run begins.
@@ -117,6 +128,14 @@ def run_app(
         # Its runtime can hang a Python that comes to its end.
         if directml_loaded():
             leave(sys.exc_info()[1])
+
+
+def drop_unwritten() -> None:
+    """Let go of what standard output does not take: Python would complain when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def default_config(config_name: str) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -14,8 +15,9 @@ from typing import Any, BinaryIO, TextIO
 from arbiter.datasets.manifest import numbered_lines, parse_line, sample_of
 from arbiter.engine import Arbiter
 from arbiter.errors import ArbiterError, DecisionError, SourceError, first_line
-from arbiter.files import atomic_text
+from arbiter.files import atomic_text, disk_problem
 from arbiter.sample import Sample
+from experiments.app import drop_unwritten
 from experiments.schema import DecideConfig
 
 STANDARD = "-"
@@ -68,13 +70,14 @@ def answers(
     heads: deque[dict[str, Any]] = deque()
 
     def samples() -> Iterator[Sample | ArbiterError]:
-        for number, line in numbered_lines(lines):
+        for number, line in _read(lines):
             head: dict[str, Any] = {"line": number}
             heads.append(head)
             try:
                 record = parse_line(line, _REQUIRED)
                 if "id" in record:
                     head["id"] = record["id"]
+                arbiter.check_known({"audio", "video"} & record.keys())
                 yield sample_of(record, folder, number, source, arbiter.max_frames)
             except ArbiterError as error:
                 yield error
@@ -90,13 +93,21 @@ def answers(
             yield {**head, **decision}
 
 
+def _read(lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    try:
+        yield from numbered_lines(lines)
+    except OSError as error:
+        raise SourceError(f"input: cannot be read ({error.strerror})") from None
+
+
 @contextmanager
 def _opened_input(place: str) -> Iterator[tuple[BinaryIO, Path]]:
     """The lines, and the folder that their paths are relative to."""
     if place == STANDARD:
         yield sys.stdin.buffer, Path()
         return
-    if not Path(place).exists() or Path(place).is_dir():
+    # Unlike those of Path, these take a name that the system refuses for one of nothing.
+    if not os.path.exists(place) or os.path.isdir(place):
         raise SourceError(
             f"input={place}: there is no such file; give a JSON-lines file, see docs/own_data.md, "
             "or - for standard input"
@@ -113,22 +124,32 @@ def _opened_output(config: DecideConfig) -> Iterator[TextIO]:
         DecisionError: it cannot be written to, or nobody reads it any longer.
     """
     place = Path(config.output)
-    if config.output == STANDARD:
-        try:
+    try:
+        if config.output == STANDARD:
+            # JSON is UTF-8, whatever the terminal's encoding.
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")
             yield sys.stdout
             sys.stdout.flush()
-        except BrokenPipeError:
-            # What is left in the buffer must not fail once more when Python ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise DecisionError("output=-: whoever read the decisions has stopped") from None
-        return
-    if not place.parent.is_dir():
-        raise DecisionError(f"output={place}: there is no folder {place.parent}; make it first")
-    if place.is_dir():
-        raise DecisionError(f"output={place}: is a folder; name a file")
-    if place.exists() and config.input != STANDARD and place.samefile(config.input):
-        raise DecisionError(f"output={place}: is the input; name another file")
-    # A pipe or a device keeps its name, and takes lines as they come.
-    special = place.exists() and not place.is_file()
-    with place.open("w", encoding="utf-8") if special else atomic_text(place) as file:
-        yield file
+            return
+        if not place.parent.is_dir():
+            raise DecisionError(f"output={place}: there is no folder {place.parent}; make it first")
+        if place.is_dir():
+            raise DecisionError(f"output={place}: is a folder; name a file")
+        if place.exists() and config.input != STANDARD and place.samefile(config.input):
+            raise DecisionError(f"output={place}: is the input; name another file")
+        # A pipe or a device keeps its name, and takes lines as they come.
+        special = place.exists() and not place.is_file()
+        with place.open("w", encoding="utf-8") if special else atomic_text(place) as file:
+            yield file
+    except BrokenPipeError:
+        drop_unwritten()
+        raise DecisionError(
+            f"output={config.output}: whoever read the decisions has stopped"
+        ) from None
+    except OSError as error:
+        drop_unwritten()
+        line = disk_problem(error, f"output={config.output}")
+        if line is None:
+            raise
+        raise DecisionError(line) from None

@@ -39,6 +39,7 @@ from experiments.app import quote_free_text, run_app
 from experiments.schema import SOURCES, EvaluateConfig
 
 _WARM_UP = 3
+_LONGEST_NAME = 200
 
 
 def main(composed: DictConfig) -> None:
@@ -120,6 +121,8 @@ def _asked(config: EvaluateConfig, run: Path) -> _Asked:
     file = config.name or (name if config.split == "test" else f"{name}-{config.split}")
     if Path(file).name != file or file.startswith("."):
         raise ConfigError("name", file, "must be a plain file name without a folder")
+    if len(file.encode()) > _LONGEST_NAME:
+        raise ConfigError("name", file, f"must be at most {_LONGEST_NAME} bytes long")
     if file in RESERVED:
         raise ConfigError("name", file, "names a file that training writes; take another")
     return _Asked(dataset, seed, name, file)

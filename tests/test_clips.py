@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from arbiter.clips import load_audio, load_video, resample
+from arbiter.clips import MAX_SECONDS, load_audio, load_video, resample
 from arbiter.errors import MediaError
 
 
@@ -123,3 +123,43 @@ def test_rates_that_share_no_divisor_take_no_more_memory(rate):
     time = np.arange(len(got)) / 16000
     inner = slice(1000, -1000)
     np.testing.assert_allclose(got[inner], np.sin(2 * np.pi * 440 * time)[inner], atol=2e-3)
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg"])
+def test_a_file_read_in_blocks_holds_the_same_samples(tmp_path, suffix):
+    path = tmp_path / f"noise.{suffix}"
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, (150_000, 2))
+    soundfile.write(path, noise, 44100)
+    whole, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    assert np.array_equal(load_audio(path), resample(whole.mean(axis=1), rate))
+
+
+def test_a_header_that_claims_days_takes_no_memory(tmp_path):
+    path = tmp_path / "bomb.flac"
+    soundfile.write(path, np.zeros(16_000), 16_000)
+    raw = bytearray(path.read_bytes())
+    # The last 36 bits before the digest of the stream are its number of samples.
+    raw[21] |= 0x0F
+    raw[22:26] = b"\xff" * 4
+    path.write_bytes(raw)
+    assert soundfile.info(path).frames == (1 << 36) - 1
+    with pytest.raises(MediaError, match=r"bomb\.flac: "):
+        load_audio(path)
+
+
+def test_sounds_that_would_not_fit_are_refused(tmp_path):
+    path = tmp_path / "slow.wav"
+    soundfile.write(path, np.zeros(MAX_SECONDS + 1), 1)
+    with pytest.raises(MediaError, match=r"slow\.wav: longer than 3,600 seconds"):
+        load_audio(path)
+    soundfile.write(path, np.zeros(9), 2_000_000)
+    with pytest.raises(MediaError, match=r"slow\.wav: the rate 2000000 is not within 1 to"):
+        load_audio(path)
+
+
+@pytest.mark.parametrize("load", [load_audio, lambda path: load_video(path, 4)])
+def test_names_that_the_system_refuses_are_no_files(tmp_path, load):
+    if load is not load_audio:
+        pytest.importorskip("av")
+    with pytest.raises(MediaError, match="no such file"):
+        load(tmp_path / ("n" * 300))

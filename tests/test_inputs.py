@@ -1,6 +1,7 @@
 """Every form in which a person may give an image, a clip or a sound."""
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -83,6 +84,9 @@ def test_where_both_readings_fit_each_world_keeps_its_own():
         (torch.full((3, 4, 4), 2.0), "lie in"),
         (torch.full((3, 4, 4), torch.nan), "lie in"),
         (torch.zeros(3, 0, 4), "shape"),
+        (torch.zeros(3, 4, 4).to_sparse(), "Sparse"),
+        (torch.zeros(3, 4, 4).to(torch.float8_e4m3fn), "float8_e4m3fn cannot be read"),
+        (torch.zeros(3, 4, 4, device="meta"), "meta"),
         (Image.new("RGB", (0, 5)), "no pixels"),
         (b"", "not a readable image"),
         (b"\x89PNG\r\n\x1a\n", "not a readable image"),
@@ -187,6 +191,8 @@ def test_sounds_come_with_their_rate(tmp_path):
         (np.array([0, np.inf]), "not finite"),
         (np.zeros(5, np.int64), "dtype int64"),
         (np.zeros(5, complex), "dtype complex128"),
+        (torch.zeros(5).to_sparse(), "Sparse"),
+        ((np.zeros(4_000_000, np.float32), 1), "longer than 3,600 seconds"),
         ((np.zeros(5, np.float32), 0), "rate 0"),
         ((np.zeros(5, np.float32), -8000), "rate -8000"),
         ((np.zeros(5, np.float32), 10**9), "rate"),
@@ -200,3 +206,73 @@ def test_sounds_come_with_their_rate(tmp_path):
 def test_what_is_no_sound_is_a_typed_error(wrong, said):
     with pytest.raises(MediaError, match=said):
         read_audio(wrong)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyError])
+def test_whatever_a_decoder_raises_is_a_typed_error(monkeypatch, error):
+    """As Pillow's AVIF decoder does of a damaged file."""
+
+    def broken(*arguments):
+        raise error("no image item")
+
+    monkeypatch.setattr(Image, "open", broken)
+    with pytest.raises(MediaError, match=r"not a readable image .*no image item"):
+        read_image(b"x")
+
+
+GREY = np.arange(256, dtype=np.uint16).reshape(16, 16)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(GREY * 257),
+        Image.fromarray(GREY * 257).convert("I"),
+        Image.fromarray(GREY * 257).convert("I").convert("I;16B"),
+        Image.fromarray((GREY / 255).astype(np.float32)),
+    ],
+    ids=lambda image: image.mode,
+)
+def test_grey_of_more_than_8_bits_is_scaled(image):
+    assert np.array_equal(np.asarray(read_image(image)), np.stack([GREY] * 3, axis=-1))
+
+
+def test_16_bit_files_are_scaled_and_their_transparent_grey_is_white():
+    image = Image.fromarray(GREY * 257)
+    assert np.array_equal(np.asarray(read_image(encoded(image)))[..., 0], GREY)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", transparency=3 * 257)
+    found = np.asarray(read_image(buffer.getvalue()))[..., 0]
+    assert np.array_equal(found, np.where(GREY == 3, 255, GREY))
+
+
+@pytest.mark.parametrize(
+    "values", [GREY.astype(np.float32), np.int32(GREY) - 1, np.int32([[1 << 16]])]
+)
+def test_grey_of_unknown_range_is_refused(values):
+    with pytest.raises(MediaError, match="grey values outside 0 to"):
+        read_image(Image.fromarray(values))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_threads_may_share_a_lazy_image(kind):
+    """Pillow decodes it in place when it is first looked at."""
+    noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    buffer, turned = io.BytesIO(), Image.Exif()
+    turned[0x0112] = 6  # orientation: a quarter turn
+    Image.fromarray(noise).save(buffer, kind, exif=turned)
+    expected = np.asarray(read_image(buffer.getvalue()))
+    same = []
+
+    def look(image, barrier):
+        barrier.wait()
+        same.append(np.array_equal(np.asarray(read_image(image)), expected))
+
+    for _ in range(10):
+        shared = Image.open(io.BytesIO(buffer.getvalue())), threading.Barrier(6)
+        threads = [threading.Thread(target=look, args=shared) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert same == [True] * 60

@@ -129,7 +129,8 @@ def quantiles_by_source(
 
 def samples_needed(alpha: float) -> int:
     """The fewest calibration samples with which a set at this level can leave anything out."""
-    return math.ceil(1 / alpha - 1e-9) - 1
+    # Bounded beyond any split: the reciprocal of the smallest numbers is infinite.
+    return math.ceil(1 / max(alpha, 1e-12) - 1e-9) - 1
 
 
 def prediction_sets(scores_NK: np.ndarray, threshold: float | np.ndarray) -> np.ndarray:

@@ -83,7 +83,8 @@ class RiskCounts:
         passed = fallback_test(p_values(self.wrong, self.decided, target), error)
         claim = f"a risk of at most {target:g} with {confidence:g} confidence"
         if not passed.any():
-            needed = int(np.ceil(np.log(error / len(passed)) / np.log1p(-target)))
+            # Beyond any split; for the smallest targets there is no such number.
+            needed = int(np.ceil(np.log(error / len(passed)) / np.log1p(-max(target, 1e-12))))
             reason = f"no threshold reaches {claim}"
             if self.samples < needed:
                 reason += f": {self.samples} calibration samples are fewer than the {needed} needed"

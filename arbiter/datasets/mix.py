@@ -44,6 +44,14 @@ class DatasetConfig:
         """A mix needs something in it."""
         if not self.sources:
             raise ConfigError("sources", "{}", "name at least one source, e.g. dataset=easy_vqa")
+        for name, source in self.sources.items():
+            if not (hasattr(source, "_target_") or "_target_" in dict(source or {})):
+                raise ConfigError(
+                    f"sources.{name}",
+                    source,
+                    "is no source of this dataset, only settings for one; "
+                    f"take them out with ~dataset.sources.{name}",
+                )
 
 
 def cap_by_group(samples: list[Sample], limit: int | None, seed: int) -> list[Sample]:

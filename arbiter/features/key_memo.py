@@ -17,7 +17,7 @@ from filelock import FileLock
 from arbiter.files import write_text_atomic
 
 # How decoded pixels come about; changing `load_image` must change this.
-_DECODER = f"1, pillow {PIL.__version__}"
+_DECODER = f"2, pillow {PIL.__version__}"
 _GRAIN_SECONDS = 2.5
 
 Stamp = tuple[int, int, int, int, int]

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +21,9 @@ from arbiter.media import load_image
 from arbiter.model.files import load_model
 from arbiter.model.predict import softmax
 from experiments.app import quote_text_lists
-from tests.conftest import draw_square, run_app
+from tests.conftest import ROOT, draw_square, run_app
 
+FULL = Path("/dev/full")
 COLORS = ["red", "green", "blue"]
 QUESTION = "what color is the shape?"
 
@@ -72,6 +76,27 @@ def test_a_shut_gate_is_said(smoke_run, arbiter, picture):
         assert "shut" in page.read_text(), page
 
 
+def test_what_a_terminal_cannot_show_is_replaced(smoke_run):
+    done = run_app(
+        "experiments.decide", f"run={smoke_run[0]}", "question=日", "candidates=[é,no]",
+        PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "  ?  " in done.stdout and "  no  " in done.stdout
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full here")
+def test_a_full_standard_output_is_one_line(smoke_run):
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments.decide", f"run={smoke_run[0]}", "question=q",
+             "candidates=[a,b]"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "standard output: No space left" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
     question = """what's "this", a $5 (five) = [red] {thing}\\?"""
     done = ask(smoke_run, f"image={picture}", f"question={question}", "candidates=[yes,no]")
@@ -92,6 +117,8 @@ def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
         (["question=q", "candidates=[a,b]", "alpha=2"], "alpha=2.0: must be a number > 0 and < 1"),
         (["question=q", "candidates=[a,b]", "method=x"], "method=x: must be one of lac, aps, raps"),
         (["question=q", "candidates=[a,b]", "target_risk=1e-6"], "no threshold reaches a risk"),
+        (["question=q", "candidates=[a,b]", "target_risk=1e-320"], "no threshold reaches a risk"),
+        (["question=q", "candidates=[a,b]", f"image={'n' * 300}"], "File name too long"),
         (["question=q", "candidates=[a,b]", "escalation.x=1"], "escalation.x: no such key"),
         (["question=q", "candidates=[a,b]", "escalation.max_entropy=-1"], "a number or null >= 0"),
         (["question=q", "candidates=[a,b]", "escalation.max_set_size=x"], "escalation.max_set"),
@@ -184,8 +211,12 @@ def test_wrong_types_are_named(arbiter, picture):
         ({"candidates": "red"}, "sequence of texts"),
         ({"image": 5}, "a int is no image"),
         ({"context": 5}, "context must be a text"),
-        ({"audio": "x.wav"}, "x.wav: no such file"),
-        ({"audio": 5}, "a int is no sound"),
+        ({"audio": "x.wav"}, "audio: this model was trained without it"),
+        ({"video": "x.mp4"}, "video: this model was trained without it"),
+        ({"candidates": 5}, "sequence of texts"),
+        ({"candidates": None}, "sequence of texts"),
+        ({"source": ["a"], "per_source": True}, "source must be a text"),
+        ({"escalation": 5}, "escalation=5: give thresholds by name"),
         ({"video": 5}, "a int is no clip"),
         ({"alpha": "x"}, "alpha=x"),
     ):

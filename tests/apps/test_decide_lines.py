@@ -17,7 +17,7 @@ from arbiter import Arbiter
 from arbiter.errors import DecisionError
 from experiments.decide_lines import answers, decide_lines
 from experiments.schema import DecideConfig
-from tests.conftest import draw_square, run_app
+from tests.conftest import ROOT, draw_square, run_app
 
 COLORS = ["red", "green", "blue"]
 QUESTION = "what color is the shape?"
@@ -55,6 +55,10 @@ BAD = [
     (case(image="missing.png"), "missing.png: no such file"),
     (case(image="broken.png"), "broken.png: not a readable image"),
     (case(audio="s.wav", id="deaf"), "audio: this model was trained without it"),
+    (case(audio="n" * 300), "audio: this model was trained without it"),
+    (case(video="no.mp4"), "video: this model was trained without it"),
+    (case(image="n" * 300), "File name too long"),
+    (json.dumps({"question": "q", "candidates": [str(i) for i in range(20_000)]}), "more than"),
     (case(context="Read this."), "context: this model was trained without it"),
     (case(sound="s.wav"), "no such key 'sound'"),
     (json.dumps({"question": "q", "candidates": ["a", "a"]}), "given more than once"),
@@ -136,6 +140,17 @@ def config(folder: Path, **values) -> DecideConfig:
     return DecideConfig(run="", input=str(folder / "cases.jsonl"), **values)
 
 
+def test_lines_are_utf_8_whatever_the_terminal_is(smoke_run, folder):
+    (folder / "cases.jsonl").write_text(json.dumps({"question": "q", "candidates": ["é", "日"]}))
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.decide", f"run={smoke_run[0]}",
+         f"input={folder / 'cases.jsonl'}"],
+        cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode("utf-8"))["choice"] in "é日"
+
+
 def test_the_output_appears_when_it_is_complete(arbiter, folder, monkeypatch):
     output = folder / "out.jsonl"
     (folder / "cases.jsonl").write_text("\n".join(GOOD))
@@ -181,6 +196,13 @@ def test_the_input_is_never_written_over(arbiter, folder):
     [
         (["input=nowhere.jsonl"], "input=nowhere.jsonl: there is no such file"),
         (["input=."], "input=.: there is no such file"),
+        ([f"input={'n' * 300}"], "nnn: there is no such file"),
+        (["input={cases}", f"output={'n' * 300}"], "File name too long; choose a shorter name"),
+        pytest.param(
+            ["input={cases}", "output=/dev/full"],
+            "output=/dev/full: No space left",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here"),
+        ),
         (["input={cases}", "output=no/folder/x"], "there is no folder no/folder"),
         (["input={cases}", "output=."], "output=.: is a folder"),
         (["input={cases}", "question=q"], "question=q: is said by the lines of input"),

@@ -144,6 +144,7 @@ def test_mistakes_are_one_line(ask, manifest, tmp_path):
     assert "jsonl: no samples in the test split; there are 1 val; name another split" in line
     assert "names a file that training writes" in ask("name=test")
     assert "must be a plain file name" in ask("name=a/b")
+    assert "must be at most 200 bytes long" in ask(f"name={'n' * 300}")
     line = ask(*manifest("test", context="It is red."))
     assert "trained without context" in line and "jsonl line 1" in line
     assert "trained without audio" in ask("dataset=robotics", "split=all", "max_samples=40")

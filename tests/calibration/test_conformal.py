@@ -108,6 +108,10 @@ def test_too_few_samples_are_known_as_such(alpha):
     assert conformal.quantile([0.5] * (needed - 1), alpha) == math.inf
 
 
+def test_the_smallest_level_needs_more_than_there_can_be():
+    assert conformal.samples_needed(1e-320) > 1e9
+
+
 def test_empty_sets_follow_the_policy():
     p = np.array([[0.2, 0.5, 0.3], [0.6, 0.4, 0.0]])
     sets = np.array([[False] * 3, [True, False, False]])

@@ -50,3 +50,8 @@ def test_the_true_risk_exceeds_the_target_in_at_most_5_percent_of_splits(wrong, 
     given = [t for t in found if t is not None]
     assert sum(truth[t] > target for t in given) / trials <= 0.05
     assert len(given) / trials >= found_at_least
+
+
+def test_the_smallest_target_has_no_threshold():
+    few = RiskCounts.count(np.full(60, 0.99), np.ones(60, bool)).threshold_for(1e-320)
+    assert few.threshold is None and "60 calibration samples are fewer than" in few.reason

@@ -7,6 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from arbiter.config import build, instantiate
+from arbiter.errors import ConfigError
 from experiments import schema
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -75,3 +76,14 @@ def test_sources_are_added_dropped_and_resized_from_the_command_line():
 def test_a_mirrored_scene_has_another_answer_so_robotics_is_not_augmented():
     augment = OmegaConf.to_container(OmegaConf.structured(mix("dataset=robotics").augment))
     assert augment == {"horizontal_flip": False, "shift_patches": 0}
+
+
+def test_settings_for_a_source_that_is_not_in_the_mix_are_named():
+    """As when an experiment that resizes its own data set is given another one."""
+    other = ("experiment=smoke", "dataset=robotics")
+    with pytest.raises(
+        ConfigError, match=r"take them out with ~dataset\.sources\.easy_vqa"
+    ) as error:
+        mix(*other)
+    assert error.value.key == "dataset.sources.easy_vqa"
+    assert set(mix(*other, "~dataset.sources.easy_vqa").sources) == {"robotics"}
