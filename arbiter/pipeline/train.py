@@ -78,8 +78,9 @@ def train(
     )  # fmt: skip
     data = prepared.data
     trainer = Trainer(
-        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks()
-    )
+        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks(),
+        identity["feature_fingerprint"],
+    )  # fmt: skip
     if state is None:
         run.rewind_metrics(0)
         run.log("run", **identity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import cached_property
 
 import torch
 
@@ -35,6 +36,7 @@ from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import compute_loss
 from arbiter.training.preflight import check_gradients
 from arbiter.training.run_directory import RunDirectory
+from arbiter.training.same_data import describe_data, require_same_data
 from arbiter.training.saving import Saving
 from arbiter.training.schedules import lr_factor
 from arbiter.training.selection import Best, Selection
@@ -58,6 +60,7 @@ class Trainer:
         settings: configs and seed.
         config: the run's whole configuration as JSON, kept in resume states.
         ranks: the processes that train together, each with such a trainer.
+        features: the fingerprint of the datasets' features.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class Trainer:
         settings: Settings,
         config: dict,
         ranks: Ranks = ALONE,
+        features: str | None = None,
     ):
         self.model, self.train, self.val = model, train, val
         self.augmenter, self.settings, self.config = augmenter, settings, config
         self.schedule, self.hardware = settings.schedule, settings.hardware
         self.seed, self.ranks = settings.seed, ranks
+        self._features = features
         self.device = next(model.parameters()).device
         self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
@@ -87,9 +92,9 @@ class Trainer:
         self.guard = Guard(settings.guards)
         self._started = time.monotonic()
 
-    @property
-    def _foils_digest(self) -> str | None:
-        return None if self.train.foils is None else self.train.foils.digest
+    @cached_property
+    def _data(self) -> dict:
+        return describe_data(self.train, self.val, self._features, self.steps_per_epoch)
 
     @property
     def seconds(self) -> float:
@@ -175,14 +180,11 @@ class Trainer:
         """Go on from a state.
 
         Raises:
-            RunError: the run had other foils.
+            RunError: the run had other data.
         """
         values = state.values
-        if values.get("foils") != self._foils_digest:
-            raise RunError(
-                "resume: the foils are not those that the run began with; restore the samples and "
-                "objective.foils.vocabulary, or start a new run"
-            )
+        # States of earlier versions do not say what they were trained on.
+        require_same_data(values.get("data", self._data), self._data)
         self.model.load_state_dict(state.tensors["model"])
         restore_optimizer(self.optimizer, state.tensors["optimizer"])
         self.step = values["step"]
@@ -208,7 +210,7 @@ class Trainer:
             "bad_steps": self.guard.bad_steps,
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
-            "foils": self._foils_digest,
+            "data": self._data,
             "micro_batch_size": self._micro_batch_size,
         }
         state = State(tensors, values)

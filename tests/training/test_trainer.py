@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from tests.events import without_clock
 
 def make_trainer(
     dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
-    architecture=None, eps=1e-8, ranks=ALONE, **hardware
+    architecture=None, eps=1e-8, ranks=ALONE, val=None, features=None, **hardware
 ):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
@@ -42,7 +44,8 @@ def make_trainer(
     )
     model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
     augmenter = Augmenter(True, 1, encoder.spec)
-    return Trainer(model, dataset, dataset, augmenter, settings, {}, ranks)
+    val = dataset if val is None else val
+    return Trainer(model, dataset, val, augmenter, settings, {}, ranks, features)
 
 
 def run(dataset, encoder, path, **options):
@@ -201,6 +204,30 @@ def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     for name, tensor in straight.model.state_dict().items():
         assert torch.equal(tensor, trainer.model.state_dict()[name]), name
     assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda d: {"dataset": d.take(range(12))}, "other samples in train (then 17 samples, now"),
+        (lambda d: {"val": d.take([1, 0, *range(2, 17)])}, "other samples in val (then 17 samples"),
+        (
+            lambda d: dict.fromkeys(("dataset", "val"), replace(d, answer=d.answer.flip(0))),
+            "other samples in train (then 17 samples, now 17) and val (then 17 samples, now 17);",
+        ),
+        (lambda d: {"features": "others"}, "other features; restore the encoder's weights and"),
+        (lambda d: {"schedule": {"batch_size": 2}}, "other steps per epoch; restore the schedule"),
+    ],
+    ids=["fewer", "order", "answers", "features", "steps"],
+)
+def test_a_run_does_not_go_on_with_other_data(dataset, encoder, tmp_path, change, line):
+    run(dataset, encoder, tmp_path, epochs=1, features="those")
+    options = {"dataset": dataset, "val": dataset, "features": "those", **change(dataset)}
+    trainer = make_trainer(encoder=encoder, **options)
+    weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    with pytest.raises(RunError, match=re.escape(line)):
+        trainer.restore(load_newest_state(tmp_path / "resume"), RunDirectory(tmp_path))
+    assert all(torch.equal(t, weights[n]) for n, t in trainer.model.state_dict().items())
 
 
 def test_states_are_written_at_the_steps_asked_for(dataset, encoder, tmp_path):
