@@ -87,6 +87,8 @@ def train(
     else:
         trainer.restore(state, run)
         log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
+        if trainer.step == trainer.total_steps:
+            interruption.lift_limit()
     with attention_kernel(config.hardware.attention_kernel, device):
         best = trainer.fit(run, interruption)
     ranks().close()
@@ -98,5 +100,5 @@ def train(
             "weights": best.kind,
             "validation": {"accuracy": best.accuracy, "loss": best.loss},
         }
-        complete(config, prepared, model, trained, run, default)
+        complete(config, prepared, model, trained, run, interruption, default)
     return best.accuracy

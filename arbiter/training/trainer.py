@@ -254,11 +254,10 @@ class Trainer:
                         **step_figures(self._window, self.model, self.device),
                     )
                     self._window = Totals()
-                if self.step < epoch_ends:
-                    saving.end_step(self.step)
+                saving.end_step(self.step)
             waiting_since = time.perf_counter()
         self._finish_epoch(epoch, run)
-        saving.end_epoch(self.step, last=self.step == self.total_steps)
+        saving.end_epoch(self.step)
 
     # ------------------------------------------------------------ a step
 

@@ -1,11 +1,16 @@
 """`resume=` as a person types it: what may change, what may not, and what is left alone."""
 
 import json
+import logging
+import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from arbiter.pipeline import completion
+from arbiter.training.interruption import Interruption
 from tests.conftest import run_app
 
 
@@ -31,6 +36,25 @@ def command(run: Path, features: Path) -> list[str]:
 def copy(stopped, tmp_path) -> Path:
     """The stopped run, to be spoilt."""
     return Path(shutil.copytree(stopped[0], tmp_path / "run"))
+
+
+def status(run: Path) -> str:
+    return json.loads((run / "status.json").read_text())["status"]
+
+
+def run_here(monkeypatch, *arguments: str) -> int | None:
+    """The exit status of the train app, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        runpy.run_module("experiments.train", run_name="__main__")
+    except SystemExit as stopped:
+        return stopped.code
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return None
 
 
 def saved(run: Path) -> dict[str, str]:
@@ -72,6 +96,25 @@ def test_hardware_logging_checkpoint_and_more_epochs_are_free(copy):
     events = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert [e["epoch"] for e in events if e["event"] == "epoch"] == [1, 2, 3]
     assert [e["event"] for e in events].count("run") == 1
+
+
+def test_a_run_stops_between_calibration_and_test_as_well(copy, monkeypatch, capsys):
+    calibrated, calibrate = [], completion.calibrate
+    monkeypatch.setattr(
+        completion, "calibrate", lambda *given: calibrated.append(1) or calibrate(*given)
+    )
+    monkeypatch.setattr(
+        Interruption, "reason", property(lambda _: "enough" if calibrated else None)
+    )
+    assert run_here(monkeypatch, f"resume={copy}") == 75
+    assert capsys.readouterr().err == f"interrupted: enough; resume={copy} goes on with it\n"
+    assert status(copy) == "interrupted"
+    assert not (copy / "evaluation").exists() and not (copy / "model").exists()
+
+    # What is left writes no state: under the same limit it would never come to an end.
+    monkeypatch.undo()
+    assert run_here(monkeypatch, f"resume={copy}", "checkpoint.max_minutes=1e-9") is None
+    assert status(copy) == "finished"
 
 
 def test_a_run_is_not_overwritten(mistake, copy, stopped):

@@ -12,7 +12,7 @@ from arbiter.errors import RunError, RunInterrupted
 from arbiter.features.augment import Augmenter
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.distributed import ALONE
-from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
+from arbiter.training.checkpoint import CheckpointConfig, list_states, load_newest_state
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.interruption import Interruption
 from arbiter.training.objective import MarginConfig, ObjectiveConfig
@@ -193,7 +193,7 @@ def run_with_stops(dataset, encoder, path, stops, **options):
     return trainer, best
 
 
-@pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14]], ids=str)
+@pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14], [16]], ids=str)
 def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     """Stopped after any step, within an epoch or at its end, with averaging and dropout."""
     options = {"epochs": 4, "schedule": {"swa": SWAConfig(start_epoch=2)}}
@@ -203,6 +203,39 @@ def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     assert (again.kind, again.epoch, again.accuracy) == (best.kind, best.epoch, best.accuracy)
     for name, tensor in straight.model.state_dict().items():
         assert torch.equal(tensor, trainer.model.state_dict()[name]), name
+    assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+
+
+@pytest.mark.parametrize(("step", "epochs"), [(12, 2), (16, 3)])
+def test_a_request_waits_for_no_validation(dataset, encoder, tmp_path, step, epochs):
+    """It comes with the last step of an epoch, also of the last one."""
+    trainer = make_trainer(dataset, encoder, epochs=4)
+    with (
+        pytest.raises(RunInterrupted, match=f"interrupted at step {step}: test"),
+        RunDirectory(tmp_path) as directory,
+    ):
+        trainer.fit(directory, StopAfter(trainer, step))
+    assert [e["event"] for e in read_events(tmp_path)].count("epoch") == epochs
+    assert list_states(tmp_path / "resume")[-1].name == f"state-{step:08d}"
+
+
+def test_a_request_during_the_last_validation_stops_the_run(dataset, encoder, tmp_path):
+    _, _, events = run(dataset, encoder, tmp_path / "a", epochs=2)
+    trainer = make_trainer(dataset, encoder, epochs=2)
+    stopper, validate = StopAfter(trainer, None), trainer._validate
+
+    def signalled():
+        if trainer.step == trainer.total_steps:
+            stopper.step = trainer.step
+        return validate()
+
+    trainer._validate = signalled
+    with (
+        pytest.raises(RunInterrupted, match="interrupted at step 8: test"),
+        RunDirectory(tmp_path / "b") as directory,
+    ):
+        trainer.fit(directory, stopper)
+    trainer, _ = run_with_stops(dataset, encoder, tmp_path / "b", [], epochs=2)
     assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
 
 
