@@ -8,6 +8,7 @@ from typing import Any
 
 from arbiter.config import from_dict
 from arbiter.errors import ConfigError, RunError
+from arbiter.files import holds_replaced
 from arbiter.training.checkpoint import State, list_states, load_newest_state
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.schedules import ScheduleConfig, may_extend
@@ -20,7 +21,10 @@ FREE = (
 
 def holds_run(directory: Path) -> bool:
     """Whether there is anything in a directory that a new run would destroy."""
-    return bool(list_states(directory / "resume")) or (directory / "model").exists()
+    resume = directory / "resume"
+    if list_states(resume) or (directory / "model").exists():
+        return True
+    return holds_replaced(directory) or holds_replaced(resume)
 
 
 def find_state(run: RunDirectory, resume: str | None) -> State | None:
