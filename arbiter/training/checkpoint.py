@@ -54,15 +54,27 @@ class State:
 
 
 def save_state(directory: Path, step: int, state: State) -> Path:
-    """Write a state of optimizer step `step`; afterwards the newest two states are kept."""
+    """Write a state of optimizer step `step`; afterwards it and the one before it are kept."""
     path = directory / f"state-{step:08d}"
     with new_directory(path) as temporary:
         for name, tensors in state.tensors.items():
             write_tensors(save_file, tensors, temporary / f"{name}.safetensors")
         write_json_atomic(temporary / "state.json", state.values)
-    for old in list_states(directory)[:-_KEEP]:
-        shutil.rmtree(old)
+    keep_states(directory, step)
     return path
+
+
+def keep_states(directory: Path, step: int) -> None:
+    """Remove all states but the newest two up to a step, whose run goes on from there.
+
+    Later ones are damaged or come from before it was gone on with; they would take the places of
+    those that are still to be written.
+    """
+    states = list_states(directory)
+    kept = [path for path in states if state_step(path) <= step][-_KEEP:]
+    for path in states:
+        if path not in kept:
+            shutil.rmtree(path)
 
 
 class StateWriter:
@@ -98,6 +110,11 @@ class StateWriter:
 def list_states(directory: Path) -> list[Path]:
     """Published states, oldest first."""
     return sorted(directory.glob("state-[0-9]*"))
+
+
+def state_step(path: Path) -> int:
+    """The optimizer step of a published state."""
+    return int(path.name.removeprefix("state-"))
 
 
 def load_newest_state(directory: Path) -> State | None:

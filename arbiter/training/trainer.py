@@ -27,7 +27,12 @@ from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory, release
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.dropout import DropoutAddresses
 from arbiter.seeds import derive_seed
-from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
+from arbiter.training.checkpoint import (
+    State,
+    keep_states,
+    optimizer_tensors,
+    restore_optimizer,
+)
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
 from arbiter.training.exchange import sum_step
 from arbiter.training.guards import Guard
@@ -193,6 +198,8 @@ class Trainer:
         self._epoch_totals = Totals(values["epoch_totals"])
         self._window = Totals(values["window"])
         self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
+        if self.ranks.first:
+            keep_states(run.resume, self.step)
         run.rewind_metrics(values["metrics_bytes"])
 
     def _state(self, run: RunDirectory) -> State:

@@ -10,6 +10,7 @@ from arbiter.training.checkpoint import (
     optimizer_tensors,
     restore_optimizer,
     save_state,
+    state_step,
 )
 
 
@@ -46,6 +47,20 @@ def test_a_damaged_state_falls_back_to_the_one_before(tmp_path, damage, caplog):
         manifest.write_text(json.dumps(["not", "a", "manifest"]))
     assert load_newest_state(tmp_path).values == {"step": 5}
     assert "taking the state before it" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", [(10,), (10, 12)], ids=str)
+def test_damaged_states_take_no_place_of_intact_ones(tmp_path, damaged):
+    for step in (5, *damaged):
+        path = save_state(tmp_path / str(step), step, state(step))
+        (tmp_path / "all").mkdir(exist_ok=True)
+        path.rename(tmp_path / "all" / path.name)
+    for step in damaged:
+        (tmp_path / "all" / f"state-{step:08d}" / "state.json").unlink()
+    assert load_newest_state(tmp_path / "all").values == {"step": 5}
+    for step, kept in ((6, [5, 6]), (7, [6, 7])):
+        save_state(tmp_path / "all", step, state(step))
+        assert [state_step(path) for path in list_states(tmp_path / "all")] == kept
 
 
 def test_a_half_written_state_is_never_seen(tmp_path, monkeypatch):

@@ -206,6 +206,17 @@ def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
 
 
+def test_what_came_after_a_state_gone_on_with_is_dropped(dataset, encoder, tmp_path):
+    """A newer state that cannot be read now must not come back after the metrics were cut."""
+    run(dataset, encoder, tmp_path, epochs=2)
+    newest = list_states(tmp_path / "resume")[-1]
+    (newest / "state.json").rename(tmp_path / "elsewhere")
+    trainer = make_trainer(dataset, encoder, epochs=2)
+    with RunDirectory(tmp_path) as directory:
+        trainer.restore(load_newest_state(directory.resume), directory)
+    assert [path.name for path in list_states(tmp_path / "resume")] == ["state-00000004"]
+
+
 @pytest.mark.parametrize(("step", "epochs"), [(12, 2), (16, 3)])
 def test_a_request_waits_for_no_validation(dataset, encoder, tmp_path, step, epochs):
     """It comes with the last step of an epoch, also of the last one."""
