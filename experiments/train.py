@@ -18,7 +18,7 @@ from arbiter.errors import RunInterrupted
 from arbiter.pipeline.config import TrainConfig
 from arbiter.pipeline.train import train
 from arbiter.training.interruption import Interruption
-from arbiter.training.resume import find_state, settled_values
+from arbiter.training.resume import extendable_state, find_state, settled_values
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from experiments.app import default_config, quote_free_text
@@ -39,6 +39,7 @@ def main(composed: DictConfig) -> float:
             for key, value in settled_values(state, asdict(config), overridden_keys()).items():
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
+            state = extendable_state(run, state, config.schedule.epochs)
         if config.logging.tensorboard:
             run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()

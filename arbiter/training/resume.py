@@ -11,7 +11,7 @@ from arbiter.errors import ConfigError, RunError
 from arbiter.files import holds_replaced
 from arbiter.training.checkpoint import State, list_states, load_newest_state
 from arbiter.training.run_directory import RunDirectory
-from arbiter.training.schedules import ScheduleConfig, may_extend
+from arbiter.training.schedules import ScheduleConfig, extendable_until
 
 FREE = (
     "calibration", "hardware", "logging", "checkpoint", "guards", "paths", "resume", "sweep",
@@ -77,15 +77,39 @@ def settled_values(state: State, composed: dict, given: Iterable[str]) -> dict[s
             continue
         if not any(key == g or key.startswith(f"{g}.") for g in given):
             settled[key] = saved[key]
-        elif not (key == "schedule.epochs" and _extends(state, value)):
+        elif not (key == "schedule.epochs" and _may_extend(state, value)):
             raise ConfigError(
                 key, value, f"the run has {key}={saved[key]}, which cannot change on resume"
             )
     return settled
 
 
-def _extends(state: State, epochs: int) -> bool:
-    """Whether a run may go on to more epochs without having been another run so far."""
+def _epochs_and_limit(state: State) -> tuple[int, int]:
+    """The epochs of a run, and the last step from which it may go on to more of them."""
     schedule = from_dict(ScheduleConfig, state.values["config"]["schedule"])
-    steps, per_epoch = state.values["step"], state.values["steps_per_epoch"]
-    return epochs > schedule.epochs and may_extend(schedule, steps, per_epoch)
+    return schedule.epochs, extendable_until(schedule, state.values["steps_per_epoch"])
+
+
+def _may_extend(state: State, epochs: int) -> bool:
+    """Whether a run's schedule lets it go on to more epochs without having been another run."""
+    own, until = _epochs_and_limit(state)
+    return epochs > own and until >= 0
+
+
+def extendable_state(run: RunDirectory, state: State, epochs: int) -> State:
+    """The state from which a run goes on to its epochs: an earlier one, if it has begun to decay.
+
+    Raises:
+        ConfigError: it is to have more epochs, and there is no such state.
+    """
+    own, until = _epochs_and_limit(state)
+    if epochs == own or state.values["step"] <= until:
+        return state
+    earlier = load_newest_state(run.resume, until)
+    if earlier is None:
+        raise ConfigError(
+            "schedule.epochs", epochs,
+            f"the run has schedule.epochs={own}, its decay began at step {until}, and no intact "
+            f"state up to there is left in {run.resume}",
+        )  # fmt: skip
+    return earlier

@@ -43,7 +43,7 @@ from arbiter.training.preflight import check_gradients
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.same_data import describe_data, require_same_data
 from arbiter.training.saving import Saving
-from arbiter.training.schedules import lr_factor
+from arbiter.training.schedules import extendable_until, lr_factor
 from arbiter.training.selection import Best, Selection
 from arbiter.training.settings import Settings
 from arbiter.training.steps import MicroBatch, micro_batches
@@ -100,6 +100,10 @@ class Trainer:
     @cached_property
     def _data(self) -> dict:
         return describe_data(self.train, self.val, self._features, self.steps_per_epoch)
+
+    @property
+    def _extendable_until(self) -> int:
+        return extendable_until(self.schedule, self.steps_per_epoch)
 
     @property
     def seconds(self) -> float:
@@ -199,7 +203,7 @@ class Trainer:
         self._window = Totals(values["window"])
         self.guard = Guard(self.settings.guards, values["bad_steps"], values["running_loss"])
         if self.ranks.first:
-            keep_states(run.resume, self.step)
+            keep_states(run.resume, self.step, self._extendable_until)
         run.rewind_metrics(values["metrics_bytes"])
 
     def _state(self, run: RunDirectory) -> State:
@@ -211,6 +215,7 @@ class Trainer:
             "config": self.config,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
+            "extendable_until": self._extendable_until,
             "seconds": self.seconds,
             "epoch_totals": self._epoch_totals.to_dict(),
             "window": self._window.to_dict(),

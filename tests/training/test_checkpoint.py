@@ -5,6 +5,7 @@ import torch
 
 from arbiter.training.checkpoint import (
     State,
+    keep_states,
     list_states,
     load_newest_state,
     optimizer_tensors,
@@ -25,6 +26,17 @@ def test_the_newest_two_are_kept_and_the_newest_is_read(tmp_path):
     newest = load_newest_state(tmp_path)
     assert newest.values == {"step": 15}
     assert newest.tensors["model"]["w"].tolist() == [15.0] * 3
+
+
+def test_the_last_state_to_extend_from_is_kept_as_well(tmp_path):
+    for step in range(5, 35, 5):
+        values = {"step": step, "extendable_until": 15}
+        save_state(tmp_path, step, State(state(step).tensors, values))
+    assert [state_step(path) for path in list_states(tmp_path)] == [15, 25, 30]
+    assert load_newest_state(tmp_path, 15).values["step"] == 15
+    assert load_newest_state(tmp_path, 14) is None
+    keep_states(tmp_path, 15, 40)
+    assert [state_step(path) for path in list_states(tmp_path)] == [15]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "no manifest", "bad manifest"])
