@@ -19,6 +19,9 @@ FREE = (
 """Groups and keys that do not bear on what is learned."""
 
 
+_NOT_SET = "(not set)"
+
+
 def holds_run(directory: Path) -> bool:
     """Whether there is anything in a directory that a new run would destroy."""
     resume = directory / "resume"
@@ -67,20 +70,26 @@ def settled_values(state: State, composed: dict, given: Iterable[str]) -> dict[s
         Dotted key -> value of the run; recipes may have been edited since it began.
 
     Raises:
-        ConfigError: an override would change what the run has learned so far.
+        ConfigError: an override would change what the run has learned so far, or the recipes have
+            other components now, such as a further source.
     """
-    saved = dict(flatten(state.values["config"]))
+    saved, now = dict(flatten(state.values["config"])), dict(flatten(composed))
     given = tuple(given)
+    # A group that is no key itself, such as `experiment`, may set any of them.
+    preset = any(key.split(".")[0] not in composed for key in given)
     settled = {}
-    for key, value in flatten(composed):
-        if key not in saved or saved[key] == value or key.split(".")[0] in FREE:
+    for key in {**now, **saved}:
+        value, own = now.get(key, _NOT_SET), saved.get(key, _NOT_SET)
+        if value == own or key.split(".")[0] in FREE:
             continue
-        if not any(key == g or key.startswith(f"{g}.") for g in given):
-            settled[key] = saved[key]
-        elif not (key == "schedule.epochs" and _may_extend(state, value)):
-            raise ConfigError(
-                key, value, f"the run has {key}={saved[key]}, which cannot change on resume"
-            )
+        in_both = key in now and key in saved
+        asked = preset or any(key.startswith(f"{group}.") for group in given)
+        if key in given or (asked and in_both) or key.endswith("_target_"):
+            if not (key == "schedule.epochs" and _may_extend(state, value)):
+                problem = f"the run has {key}={own}, which cannot change on resume"
+                raise ConfigError(key, value, problem)
+        elif in_both:  # else an option that only another version has
+            settled[key] = own
     return settled
 
 
