@@ -44,7 +44,7 @@ def find_state(run: RunDirectory, resume: str | None) -> State | None:
             )
         return None
     state = load_newest_state(run.resume)
-    if state is None and list_states(run.resume):
+    if state is None and list_states(run.resume) and not (run.finished and resume == "auto"):
         raise RunError(f"{run.resume}: no state there is intact; start anew in another directory")
     return state
 
@@ -103,6 +103,12 @@ def _may_extend(state: State, epochs: int) -> bool:
     """Whether a run's schedule lets it go on to more epochs without having been another run."""
     own, until = _epochs_and_limit(state)
     return epochs > own and until >= 0
+
+
+def is_done(run: RunDirectory, resume: str | None, state: State | None, epochs: int) -> bool:
+    """Whether `resume=auto` finds a run that has finished, and has all of its epochs."""
+    own = epochs if state is None else state.values["config"]["schedule"]["epochs"]
+    return resume == "auto" and run.finished and epochs == own
 
 
 def extendable_state(run: RunDirectory, state: State, epochs: int) -> State:

@@ -12,6 +12,7 @@ import pytest
 from arbiter.pipeline import completion
 from arbiter.training.interruption import Interruption
 from tests.conftest import run_app
+from tests.events import without_clock
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,55 @@ def test_there_must_be_a_run_to_go_on_with(mistake, tmp_path):
     # As a kill leaves it between making the file and filling it.
     (tmp_path / ".hydra" / "overrides.yaml").touch()
     assert "no run to go on with" in mistake("train", f"resume={tmp_path}")
+
+
+def test_a_sweep_does_not_go_on_with_one_run(mistake, copy):
+    line = mistake("train", "-m", f"resume={copy}")
+    assert f"resume={copy}: names one run, which goes on without -m; a sweep goes on with" in line
+
+
+def test_a_finished_run_is_held_against_the_command_and_can_be_extended(
+    mistake, monkeypatch, capsys, stopped, tmp_path
+):
+    """As if it had had the larger number of epochs from the beginning, decay and all."""
+    own = [
+        a for a in command(tmp_path, stopped[1]) if not a.startswith(("hydra", "sched", "check"))
+    ]
+    own += ["schedule=warmup_stable_decay", "schedule.decay_epochs=1", "schedule.warmup_steps=3"]
+    own += ["schedule.batch_size=64"]
+
+    def train(run, *arguments):
+        assert run_here(monkeypatch, *own, f"hydra.run.dir={run}", *arguments) is None
+        return capsys.readouterr().out
+
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    train(whole, "schedule.epochs=3")
+    train(run, "schedule.epochs=2")
+    again = [*own, f"hydra.run.dir={run}", "resume=auto", "schedule.epochs=2"]
+    line = mistake("train", *again, "optimizer.lr=1")
+    assert "optimizer.lr=1.0: the run has optimizer.lr=0.002, which cannot change" in line
+    assert f"already finished: {run}" in train(run, "resume=auto", "schedule.epochs=2")
+    assert status(run) == "finished"
+
+    assert "already finished" not in train(run, "resume=auto", "schedule.epochs=3")
+    assert result(run) == result(whole)
+
+    before_decay = min((run / "resume").iterdir())
+    shutil.rmtree(before_decay)
+    line = mistake("train", f"resume={run}", "schedule.epochs=4")
+    step = int(before_decay.name.removeprefix("state-"))
+    assert (
+        f"schedule.epochs=4: the run has schedule.epochs=3, its decay began at step {step}" in line
+    )
+    assert "no intact state up to there is left" in line
+
+
+def result(run: Path) -> tuple[bytes, list[dict]]:
+    """The trained weights, and all events without what the clock says."""
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for event in events:
+        event.pop("machine", None)  # what it has free differs
+    return (run / "model" / "model_fp32.safetensors").read_bytes(), without_clock(events)
 
 
 def test_a_sweep_goes_on_where_it_stopped(mistake, stopped, tmp_path):
