@@ -70,11 +70,20 @@ def saved(run: Path) -> dict[str, str]:
         ("optimizer=muon", "optimizer._target_=arbiter.training.muon.muon: the run has optimizer"),
         ("schedule.epochs=1", "schedule.epochs=1: the run has schedule.epochs=2, which cannot"),
         ("schedule=cosine", "schedule.decay=cosine: the run has schedule.decay=constant, which"),
+        ("experiment=faster", "optimizer.lr=0.02: the run has optimizer.lr=0.002, which cannot"),
+        (
+            "+dataset/source@dataset.sources.more=easy_vqa",
+            "dataset.sources.more._target_=arbiter.datasets.easy_vqa.EasyVQA: the run has dataset.",
+        ),
     ],
 )
-def test_what_would_be_another_run_is_refused(mistake, copy, override, line):
+def test_what_would_be_another_run_is_refused(mistake, copy, tmp_path, override, line):
     before = saved(copy)
-    assert line in mistake("train", f"resume={copy}", override)
+    preset = tmp_path / "conf" / "experiment" / "faster.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("# @package _global_\ndefaults: [smoke, _self_]\noptimizer: {lr: 0.02}\n")
+    search = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
+    assert line in mistake("train", f"resume={copy}", override, search)
     assert saved(copy) == before
 
 
