@@ -21,7 +21,7 @@ from arbiter.strict_json import read_json
 MANIFEST = "MANIFEST.json"
 _MANIFEST_BYTES = 1 << 20
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_TEMPORARY = ".writing"
+_TEMPORARY, _REPLACED = ".writing", ".replaced"
 
 _REMEDIES = {
     errno.ENOSPC: "free space there",
@@ -181,25 +181,53 @@ def new_directory(path: Path) -> Iterator[Path]:
     """A directory that appears at `path` in one step, complete with its manifest.
 
     The block fills the temporary directory it is given; an error inside leaves `path` as it was.
+    A kill while an old directory is replaced leaves one of the two, if need be aside, where
+    `remove_leftovers` finds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    aside = path.with_name(f".{path.name}{_REPLACED}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
         write_manifest(temporary)
-        shutil.rmtree(path, ignore_errors=True)
+        _settle(aside, path)
+        with suppress(FileNotFoundError):
+            os.replace(path, aside)
         os.replace(temporary, path)
         fsync_path(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        # On a disk turned read-only this fails as well, and must not hide why.
+        with suppress(OSError):
+            _settle(aside, path)
+
+
+def _settle(aside: Path, path: Path) -> None:
+    """Put back a directory that was moved aside to be replaced, unless the new one is there."""
+    if not aside.exists():
+        return
+    if path.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.replace(aside, path)
+
+
+def holds_replaced(directory: Path) -> bool:
+    """Whether something in a directory is being replaced, or was when a kill came."""
+    return any(directory.glob(f".*{_REPLACED}"))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what killed writers left in a directory that nobody writes to now."""
+    """Remove what killed writers left in a directory that nobody writes to now.
+
+    What one of them was just replacing is put back.
+    """
     for path in directory.glob(f".*{_TEMPORARY}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+    for aside in directory.glob(f".*{_REPLACED}"):
+        _settle(aside, directory / aside.name.removeprefix(".").removesuffix(_REPLACED))

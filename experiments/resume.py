@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import ListConfig, OmegaConf
 
-from arbiter.errors import RunError
+from arbiter.errors import RunError, UsageError
 from arbiter.sweeps.names import override_key
 from arbiter.training.resume import holds_run
 
@@ -37,6 +37,7 @@ def resume_arguments(arguments: list[str]) -> list[str]:
 
     Raises:
         RunError: a new run or sweep would overwrite another one, or there is none to go on with.
+        UsageError: a sweep is to go on with a single run.
     """
     multirun = is_multirun(arguments)
     if any(a.startswith("-") and a not in _MULTIRUN for a in arguments):
@@ -57,6 +58,11 @@ def resume_arguments(arguments: list[str]) -> list[str]:
         raise RunError(
             f"resume={run}: holds a sweep; give its command again with hydra.sweep.dir={run} "
             "resume=auto, or name one of its runs"
+        )
+    if multirun:
+        raise UsageError(
+            f"resume={run}: names one run, which goes on without -m; a sweep goes on with its own "
+            "command, hydra.sweep.dir and resume=auto"
         )
     if saved is None:
         raise RunError(

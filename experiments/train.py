@@ -18,7 +18,7 @@ from arbiter.errors import RunInterrupted
 from arbiter.pipeline.config import TrainConfig
 from arbiter.pipeline.train import train
 from arbiter.training.interruption import Interruption
-from arbiter.training.resume import find_state, settled_values
+from arbiter.training.resume import extendable_state, find_state, is_done, settled_values
 from arbiter.training.run_directory import RunDirectory
 from arbiter.training.tensorboard import TensorBoard
 from experiments.app import default_config, quote_free_text
@@ -30,15 +30,17 @@ from experiments.sweep import in_sweep, supervised, sweep_arguments
 def main(composed: DictConfig) -> float:
     """One run; returns the best validation accuracy, which sweepers maximise."""
     with RunDirectory(Path(HydraConfig.get().runtime.output_dir)) as run:
-        if composed.resume == "auto" and run.finished:
-            console.print(f"already finished: {run.path}", markup=False, soft_wrap=True)
-            return run.read_summary()["validation"]["accuracy"]
         config: TrainConfig = instantiate(composed)
         state = find_state(run, config.resume)
         if state is not None:
             for key, value in settled_values(state, asdict(config), overridden_keys()).items():
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
+        if is_done(run, config.resume, state, config.schedule.epochs):
+            console.print(f"already finished: {run.path}", markup=False, soft_wrap=True)
+            return run.read_summary()["validation"]["accuracy"]
+        if state is not None:
+            state = extendable_state(run, state, config.schedule.epochs)
         if config.logging.tensorboard:
             run.listeners.append(TensorBoard(run.path / "tensorboard"))
         run.begin()

@@ -45,3 +45,15 @@ def sample_digests(dataset: FeatureDataset) -> list[bytes]:
             strict=True,
         )
     ]
+
+
+def dataset_digest(dataset: FeatureDataset) -> str:
+    """A sha256 in hex over samples, candidates and answers, all in their order.
+
+    What is learned from a dataset depends on nothing else in it, the features aside.
+    """
+    text = {row: key for key, row in dataset.tables["text"].rows.items()}
+    digest = hashlib.sha256(dataset.answer.numpy().tobytes())
+    for name, candidates in zip(sample_digests(dataset), dataset.candidates.lists(), strict=True):
+        digest.update(name + b"".join(text[row] for row in candidates))
+    return digest.hexdigest()

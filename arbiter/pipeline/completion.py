@@ -28,6 +28,7 @@ from arbiter.model.predict import Running
 from arbiter.pipeline.config import TrainConfig
 from arbiter.pipeline.preparation import Prepared
 from arbiter.report import choose_gallery, write_gallery, write_report
+from arbiter.training.interruption import Interruption
 from arbiter.training.run_directory import RunDirectory
 from arbiter.verification import verify
 
@@ -40,14 +41,20 @@ def complete(
     model: DecisionModel,
     trained: dict,
     run: RunDirectory,
+    interruption: Interruption,
     default: dict | None,
 ) -> None:
     """Calibrate and test a trained model, and write model, summary and report.
 
     Args:
         trained: what the summary says of the run so far.
+        interruption: says when to stop.
         default: the configuration that the report compares with.
+
+    Raises:
+        RunInterrupted: the run was asked to stop.
     """
+    interruption.check()
     device = next(model.parameters()).device
     ahead = batches_ahead(config.hardware, device)
     running = Running(device, config.hardware.eval_batch_size, ahead)
@@ -57,8 +64,10 @@ def complete(
         model, prepared.data["calibration"], config.calibration, bank, running, config.seed
     )
     log.info("calibration: %s", describe_calibration(calibration))
+    interruption.check()
     fitted = UNCALIBRATED if calibration is None else calibration.fitted
     test = _test(config, prepared, Deployed(model, fitted, bank, running), calibration, run)
+    interruption.check()
     overall = {} if test is None else test["overall"]
     summary = {
         "status": "finished",

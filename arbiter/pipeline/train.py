@@ -78,14 +78,17 @@ def train(
     )  # fmt: skip
     data = prepared.data
     trainer = Trainer(
-        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks()
-    )
+        model, data["train"], data["val"], augmenter, settings, asdict(config), ranks(),
+        identity["feature_fingerprint"],
+    )  # fmt: skip
     if state is None:
         run.rewind_metrics(0)
         run.log("run", **identity)
     else:
         trainer.restore(state, run)
         log.info("going on from step %d of %d", trainer.step, trainer.total_steps)
+        if trainer.step == trainer.total_steps:
+            interruption.lift_limit()
     with attention_kernel(config.hardware.attention_kernel, device):
         best = trainer.fit(run, interruption)
     ranks().close()
@@ -97,5 +100,5 @@ def train(
             "weights": best.kind,
             "validation": {"accuracy": best.accuracy, "loss": best.loss},
         }
-        complete(config, prepared, model, trained, run, default)
+        complete(config, prepared, model, trained, run, interruption, default)
     return best.accuracy

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from arbiter.errors import RunError
-from arbiter.training.checkpoint import list_states
+from arbiter.training.checkpoint import list_states, state_step
 
 GALLERY = "gallery"
 """The file that holds decisions beside the evaluations, without its suffix."""
@@ -89,7 +89,7 @@ def read_run(path: Path) -> RunFiles:
         others=evaluations,
         gallery=gallery,
         config=OmegaConf.to_container(OmegaConf.load(config)) if config.is_file() else None,
-        state=int(states[-1].name.removeprefix("state-")) if states else None,
+        state=state_step(states[-1]) if states else None,
     )
 
 

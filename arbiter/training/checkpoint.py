@@ -2,12 +2,14 @@
 
     resume/state-00000123/    model.safetensors optimizer.safetensors ... state.json MANIFEST.json
 
-A state is written under another name, forced to disk and renamed; the one before it is kept.
+A state is written under another name, forced to disk and renamed; the one before it is kept, and
+the last one from which the run may be extended.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,15 +56,35 @@ class State:
 
 
 def save_state(directory: Path, step: int, state: State) -> Path:
-    """Write a state of optimizer step `step`; afterwards the newest two states are kept."""
+    """Write a state of optimizer step `step`; afterwards `keep_states` decides which are kept."""
     path = directory / f"state-{step:08d}"
     with new_directory(path) as temporary:
         for name, tensors in state.tensors.items():
             write_tensors(save_file, tensors, temporary / f"{name}.safetensors")
         write_json_atomic(temporary / "state.json", state.values)
-    for old in list_states(directory)[:-_KEEP]:
-        shutil.rmtree(old)
+    keep_states(directory, step, state.values.get("extendable_until", -1))
     return path
+
+
+def keep_states(directory: Path, step: int, extendable_until: int) -> None:
+    """Remove all states that a run at a step has no use for.
+
+    The newest two are kept, and the newest one from which the run may be extended. Later ones are
+    damaged or come from before it was gone on with; they would take the places of those that are
+    still to be written.
+
+    Args:
+        directory: of the states.
+        step: of the newest state that counts.
+        extendable_until: the last step from which the run may be extended.
+    """
+    states = list_states(directory)
+    past = [path for path in states if state_step(path) <= step]
+    extendable = [path for path in past if state_step(path) <= extendable_until]
+    kept = past[-_KEEP:] + extendable[-1:]
+    for path in states:
+        if path not in kept:
+            shutil.rmtree(path)
 
 
 class StateWriter:
@@ -100,9 +122,16 @@ def list_states(directory: Path) -> list[Path]:
     return sorted(directory.glob("state-[0-9]*"))
 
 
-def load_newest_state(directory: Path) -> State | None:
-    """The newest state whose checksums hold; damaged ones are passed over and logged."""
+def state_step(path: Path) -> int:
+    """The optimizer step of a published state."""
+    return int(path.name.removeprefix("state-"))
+
+
+def load_newest_state(directory: Path, until: float = math.inf) -> State | None:
+    """The newest intact state up to step `until`; damaged ones are passed over and logged."""
     for path in reversed(list_states(directory)):
+        if state_step(path) > until:
+            continue
         try:
             verified_files(path)
             tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}

@@ -64,6 +64,19 @@ class Interruption:
             return f"checkpoint.max_minutes={self._max_minutes:g} is over"
         return self._signal
 
+    def check(self) -> None:
+        """Between parts of a run.
+
+        Raises:
+            RunInterrupted: the run was asked to stop.
+        """
+        if self.reason is not None:
+            raise RunInterrupted(f"interrupted: {self.reason}")
+
+    def lift_limit(self) -> None:
+        """Forget `max_minutes`: what is to be done writes no state, and would begin anew."""
+        self._limit = None
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name, before = signal.Signals(number).name, self._signalled
         self._signalled = time.monotonic()

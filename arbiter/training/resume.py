@@ -8,9 +8,10 @@ from typing import Any
 
 from arbiter.config import from_dict
 from arbiter.errors import ConfigError, RunError
+from arbiter.files import holds_replaced
 from arbiter.training.checkpoint import State, list_states, load_newest_state
 from arbiter.training.run_directory import RunDirectory
-from arbiter.training.schedules import ScheduleConfig, may_extend
+from arbiter.training.schedules import ScheduleConfig, extendable_until
 
 FREE = (
     "calibration", "hardware", "logging", "checkpoint", "guards", "paths", "resume", "sweep",
@@ -18,9 +19,15 @@ FREE = (
 """Groups and keys that do not bear on what is learned."""
 
 
+_NOT_SET = "(not set)"
+
+
 def holds_run(directory: Path) -> bool:
     """Whether there is anything in a directory that a new run would destroy."""
-    return bool(list_states(directory / "resume")) or (directory / "model").exists()
+    resume = directory / "resume"
+    if list_states(resume) or (directory / "model").exists():
+        return True
+    return holds_replaced(directory) or holds_replaced(resume)
 
 
 def find_state(run: RunDirectory, resume: str | None) -> State | None:
@@ -37,7 +44,7 @@ def find_state(run: RunDirectory, resume: str | None) -> State | None:
             )
         return None
     state = load_newest_state(run.resume)
-    if state is None and list_states(run.resume):
+    if state is None and list_states(run.resume) and not (run.finished and resume == "auto"):
         raise RunError(f"{run.resume}: no state there is intact; start anew in another directory")
     return state
 
@@ -63,25 +70,61 @@ def settled_values(state: State, composed: dict, given: Iterable[str]) -> dict[s
         Dotted key -> value of the run; recipes may have been edited since it began.
 
     Raises:
-        ConfigError: an override would change what the run has learned so far.
+        ConfigError: an override would change what the run has learned so far, or the recipes have
+            other components now, such as a further source.
     """
-    saved = dict(flatten(state.values["config"]))
+    saved, now = dict(flatten(state.values["config"])), dict(flatten(composed))
     given = tuple(given)
+    # A group that is no key itself, such as `experiment`, may set any of them.
+    preset = any(key.split(".")[0] not in composed for key in given)
     settled = {}
-    for key, value in flatten(composed):
-        if key not in saved or saved[key] == value or key.split(".")[0] in FREE:
+    for key in {**now, **saved}:
+        value, own = now.get(key, _NOT_SET), saved.get(key, _NOT_SET)
+        if value == own or key.split(".")[0] in FREE:
             continue
-        if not any(key == g or key.startswith(f"{g}.") for g in given):
-            settled[key] = saved[key]
-        elif not (key == "schedule.epochs" and _extends(state, value)):
-            raise ConfigError(
-                key, value, f"the run has {key}={saved[key]}, which cannot change on resume"
-            )
+        in_both = key in now and key in saved
+        asked = preset or any(key.startswith(f"{group}.") for group in given)
+        if key in given or (asked and in_both) or key.endswith("_target_"):
+            if not (key == "schedule.epochs" and _may_extend(state, value)):
+                problem = f"the run has {key}={own}, which cannot change on resume"
+                raise ConfigError(key, value, problem)
+        elif in_both:  # else an option that only another version has
+            settled[key] = own
     return settled
 
 
-def _extends(state: State, epochs: int) -> bool:
-    """Whether a run may go on to more epochs without having been another run so far."""
+def _epochs_and_limit(state: State) -> tuple[int, int]:
+    """The epochs of a run, and the last step from which it may go on to more of them."""
     schedule = from_dict(ScheduleConfig, state.values["config"]["schedule"])
-    steps, per_epoch = state.values["step"], state.values["steps_per_epoch"]
-    return epochs > schedule.epochs and may_extend(schedule, steps, per_epoch)
+    return schedule.epochs, extendable_until(schedule, state.values["steps_per_epoch"])
+
+
+def _may_extend(state: State, epochs: int) -> bool:
+    """Whether a run's schedule lets it go on to more epochs without having been another run."""
+    own, until = _epochs_and_limit(state)
+    return epochs > own and until >= 0
+
+
+def is_done(run: RunDirectory, resume: str | None, state: State | None, epochs: int) -> bool:
+    """Whether `resume=auto` finds a run that has finished, and has all of its epochs."""
+    own = epochs if state is None else state.values["config"]["schedule"]["epochs"]
+    return resume == "auto" and run.finished and epochs == own
+
+
+def extendable_state(run: RunDirectory, state: State, epochs: int) -> State:
+    """The state from which a run goes on to its epochs: an earlier one, if it has begun to decay.
+
+    Raises:
+        ConfigError: it is to have more epochs, and there is no such state.
+    """
+    own, until = _epochs_and_limit(state)
+    if epochs == own or state.values["step"] <= until:
+        return state
+    earlier = load_newest_state(run.resume, until)
+    if earlier is None:
+        raise ConfigError(
+            "schedule.epochs", epochs,
+            f"the run has schedule.epochs={own}, its decay began at step {until}, and no intact "
+            f"state up to there is left in {run.resume}",
+        )  # fmt: skip
+    return earlier

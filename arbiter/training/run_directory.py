@@ -72,12 +72,18 @@ class RunDirectory:
     def _open(self) -> None:
         for directory in (self.path, self.resume):
             remove_leftovers(directory)
-        status = self.path / "status.json"
-        self.finished = status.exists() and json.loads(status.read_text())["status"] == "finished"
+        self.finished = self._has_finished()
         # Unbuffered: after an error nothing is left that closing would try to write again.
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         if not self.finished:
             self._set_status("running")
+
+    def _has_finished(self) -> bool:
+        # One that is damaged says nothing: the run's last part is done again.
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            status = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+            return status["status"] == "finished"
+        return False
 
     def begin(self) -> None:
         """Say that the run is going on: from here on its files change."""

@@ -69,7 +69,7 @@ class Saving:
         self._last = time.monotonic()
 
     def end_step(self, step: int) -> None:
-        """After a step within an epoch: write a state if one is due, and stop if asked to.
+        """After a step: write a state if one is due, and stop if asked to.
 
         Raises:
             RunInterrupted: the run was asked to stop; a state has been written.
@@ -82,14 +82,14 @@ class Saving:
         if stop:
             self._stop(step)
 
-    def end_epoch(self, step: int, last: bool) -> None:
-        """After an epoch's last step: write a state, and stop if asked to and there is more to do.
+    def end_epoch(self, step: int) -> None:
+        """After an epoch's validation: write a state, and stop if asked to.
 
         Raises:
             RunInterrupted: the run was asked to stop; a state has been written.
         """
         self.save()
-        if self._asked_to_stop() and not last:
+        if self._asked_to_stop():
             self._stop(step)
 
     def _asked_to_stop(self) -> bool:

@@ -94,10 +94,9 @@ def _half_cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def may_extend(config: ScheduleConfig, step: int, steps_per_epoch: int) -> bool:
-    """Whether more epochs would leave the first `step` steps as they were."""
+def extendable_until(config: ScheduleConfig, steps_per_epoch: int) -> int:
+    """The last step up to which more epochs would have left a run as it was; -1 without one."""
     if config.swa.start_epoch is not None or config.decay == "cosine":
-        return False
-    if config.decay == "constant":
-        return True
-    return step <= (config.epochs - config.decay_epochs) * steps_per_epoch
+        return -1
+    decay_epochs = config.decay_epochs if config.decay == "linear" else 0
+    return (config.epochs - decay_epochs) * steps_per_epoch

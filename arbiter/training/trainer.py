@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import time
+from functools import cached_property
 
 import torch
 
@@ -27,7 +28,12 @@ from arbiter.hardware.memory import OutOfMemory, noticing_out_of_memory, release
 from arbiter.model.decision_model import DecisionModel
 from arbiter.model.dropout import DropoutAddresses
 from arbiter.seeds import derive_seed
-from arbiter.training.checkpoint import State, optimizer_tensors, restore_optimizer
+from arbiter.training.checkpoint import (
+    State,
+    keep_states,
+    optimizer_tensors,
+    restore_optimizer,
+)
 from arbiter.training.events import epoch_figures, log_epoch, step_figures
 from arbiter.training.exchange import sum_step
 from arbiter.training.guards import Guard
@@ -36,8 +42,9 @@ from arbiter.training.modality_dropout import ModalityDropout
 from arbiter.training.objective import compute_loss
 from arbiter.training.preflight import check_gradients, choose_blocks
 from arbiter.training.run_directory import RunDirectory
+from arbiter.training.same_data import describe_data, require_same_data
 from arbiter.training.saving import Saving
-from arbiter.training.schedules import lr_factor
+from arbiter.training.schedules import extendable_until, lr_factor
 from arbiter.training.selection import Best, Selection
 from arbiter.training.settings import Settings
 from arbiter.training.steps import MicroBatch, micro_batches, sample_names
@@ -59,6 +66,7 @@ class Trainer:
         settings: configs and seed.
         config: the run's whole configuration as JSON, kept in resume states.
         ranks: the processes that train together, each with such a trainer.
+        features: the fingerprint of the datasets' features.
     """
 
     def __init__(
@@ -70,11 +78,13 @@ class Trainer:
         settings: Settings,
         config: dict,
         ranks: Ranks = ALONE,
+        features: str | None = None,
     ):
         self.model, self.train, self.val = model, train, val
         self.augmenter, self.settings, self.config = augmenter, settings, config
         self.schedule, self.hardware = settings.schedule, settings.hardware
         self.seed, self.ranks = settings.seed, ranks
+        self._features = features
         self.device = next(model.parameters()).device
         self.modality_dropout = ModalityDropout(settings.objective.modality_dropout)
         self.optimizer = build(settings.optimizer, model=model)
@@ -88,9 +98,13 @@ class Trainer:
         self.guard = Guard(settings.guards)
         self._started = time.monotonic()
 
+    @cached_property
+    def _data(self) -> dict:
+        return describe_data(self.train, self.val, self._features, self.steps_per_epoch)
+
     @property
-    def _foils_digest(self) -> str | None:
-        return None if self.train.foils is None else self.train.foils.digest
+    def _extendable_until(self) -> int:
+        return extendable_until(self.schedule, self.steps_per_epoch)
 
     @property
     def seconds(self) -> float:
@@ -176,14 +190,11 @@ class Trainer:
         """Go on from a state.
 
         Raises:
-            RunError: the run had other foils.
+            RunError: the run had other data.
         """
         values = state.values
-        if values.get("foils") != self._foils_digest:
-            raise RunError(
-                "resume: the foils are not those that the run began with; restore the samples and "
-                "objective.foils.vocabulary, or start a new run"
-            )
+        # States of earlier versions do not say what they were trained on.
+        require_same_data(values.get("data", self._data), self._data)
         self.model.load_state_dict(state.tensors["model"])
         restore_optimizer(self.optimizer, state.tensors["optimizer"])
         self.step = values["step"]
@@ -195,6 +206,8 @@ class Trainer:
             self.settings.guards, values["bad_steps"], values["running_loss"],
             values.get("skipped_steps", 0),
         )  # fmt: skip
+        if self.ranks.first:
+            keep_states(run.resume, self.step, self._extendable_until)
         run.rewind_metrics(values["metrics_bytes"])
 
     def _state(self, run: RunDirectory) -> State:
@@ -206,6 +219,7 @@ class Trainer:
             "config": self.config,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
+            "extendable_until": self._extendable_until,
             "seconds": self.seconds,
             "epoch_totals": self._epoch_totals.to_dict(),
             "window": self._window.to_dict(),
@@ -213,7 +227,7 @@ class Trainer:
             "skipped_steps": self.guard.skipped_steps,
             "running_loss": self.guard.running_loss,
             "metrics_bytes": run.metrics_size(),
-            "foils": self._foils_digest,
+            "data": self._data,
             "micro_batch_size": self._micro_batch_size,
         }
         state = State(tensors, values)
@@ -261,12 +275,11 @@ class Trainer:
                         **step_figures(self._window, self.model, self.device),
                     )
                     self._window = Totals()
-                if self.step < epoch_ends:
-                    saving.end_step(self.step)
+                saving.end_step(self.step)
                 step_since = time.perf_counter()
             waiting_since = time.perf_counter()
         self._finish_epoch(epoch, run)
-        saving.end_epoch(self.step, last=self.step == self.total_steps)
+        saving.end_epoch(self.step)
 
     # ------------------------------------------------------------ a step
 

@@ -70,7 +70,8 @@ class Place:
 
     def leftovers(self) -> list[str]:
         """Temporary files that nobody cleared up."""
-        return [str(path) for path in self.run.rglob(".*.writing")]
+        found = (self.run.rglob(f".*{ending}") for ending in (".writing", ".replaced"))
+        return [str(path) for paths in found for path in paths]
 
 
 def start(place: Place, arguments: list[str], before: Callable[[], None] | None = None) -> int:

@@ -1,12 +1,18 @@
 """`resume=` as a person types it: what may change, what may not, and what is left alone."""
 
 import json
+import logging
+import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from arbiter.pipeline import completion
+from arbiter.training.interruption import Interruption
 from tests.conftest import run_app
+from tests.events import without_clock
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,25 @@ def copy(stopped, tmp_path) -> Path:
     return Path(shutil.copytree(stopped[0], tmp_path / "run"))
 
 
+def status(run: Path) -> str:
+    return json.loads((run / "status.json").read_text())["status"]
+
+
+def run_here(monkeypatch, *arguments: str) -> int | None:
+    """The exit status of the train app, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        runpy.run_module("experiments.train", run_name="__main__")
+    except SystemExit as stopped:
+        return stopped.code
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return None
+
+
 def saved(run: Path) -> dict[str, str]:
     return {p.name: p.read_text() for p in (run / ".hydra").iterdir()}
 
@@ -45,11 +70,20 @@ def saved(run: Path) -> dict[str, str]:
         ("optimizer=muon", "optimizer._target_=arbiter.training.muon.muon: the run has optimizer"),
         ("schedule.epochs=1", "schedule.epochs=1: the run has schedule.epochs=2, which cannot"),
         ("schedule=cosine", "schedule.decay=cosine: the run has schedule.decay=constant, which"),
+        ("experiment=faster", "optimizer.lr=0.02: the run has optimizer.lr=0.002, which cannot"),
+        (
+            "+dataset/source@dataset.sources.more=easy_vqa",
+            "dataset.sources.more._target_=arbiter.datasets.easy_vqa.EasyVQA: the run has dataset.",
+        ),
     ],
 )
-def test_what_would_be_another_run_is_refused(mistake, copy, override, line):
+def test_what_would_be_another_run_is_refused(mistake, copy, tmp_path, override, line):
     before = saved(copy)
-    assert line in mistake("train", f"resume={copy}", override)
+    preset = tmp_path / "conf" / "experiment" / "faster.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("# @package _global_\ndefaults: [smoke, _self_]\noptimizer: {lr: 0.02}\n")
+    search = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
+    assert line in mistake("train", f"resume={copy}", override, search)
     assert saved(copy) == before
 
 
@@ -74,6 +108,25 @@ def test_hardware_logging_checkpoint_and_more_epochs_are_free(copy):
     assert [e["event"] for e in events].count("run") == 1
 
 
+def test_a_run_stops_between_calibration_and_test_as_well(copy, monkeypatch, capsys):
+    calibrated, calibrate = [], completion.calibrate
+    monkeypatch.setattr(
+        completion, "calibrate", lambda *given: calibrated.append(1) or calibrate(*given)
+    )
+    monkeypatch.setattr(
+        Interruption, "reason", property(lambda _: "enough" if calibrated else None)
+    )
+    assert run_here(monkeypatch, f"resume={copy}") == 75
+    assert capsys.readouterr().err == f"interrupted: enough; resume={copy} goes on with it\n"
+    assert status(copy) == "interrupted"
+    assert not (copy / "evaluation").exists() and not (copy / "model").exists()
+
+    # What is left writes no state: under the same limit it would never come to an end.
+    monkeypatch.undo()
+    assert run_here(monkeypatch, f"resume={copy}", "checkpoint.max_minutes=1e-9") is None
+    assert status(copy) == "finished"
+
+
 def test_a_run_is_not_overwritten(mistake, copy, stopped):
     before = saved(copy)
     status = (copy / "status.json").read_bytes()
@@ -89,6 +142,55 @@ def test_there_must_be_a_run_to_go_on_with(mistake, tmp_path):
     # As a kill leaves it between making the file and filling it.
     (tmp_path / ".hydra" / "overrides.yaml").touch()
     assert "no run to go on with" in mistake("train", f"resume={tmp_path}")
+
+
+def test_a_sweep_does_not_go_on_with_one_run(mistake, copy):
+    line = mistake("train", "-m", f"resume={copy}")
+    assert f"resume={copy}: names one run, which goes on without -m; a sweep goes on with" in line
+
+
+def test_a_finished_run_is_held_against_the_command_and_can_be_extended(
+    mistake, monkeypatch, capsys, stopped, tmp_path
+):
+    """As if it had had the larger number of epochs from the beginning, decay and all."""
+    own = [
+        a for a in command(tmp_path, stopped[1]) if not a.startswith(("hydra", "sched", "check"))
+    ]
+    own += ["schedule=warmup_stable_decay", "schedule.decay_epochs=1", "schedule.warmup_steps=3"]
+    own += ["schedule.batch_size=64"]
+
+    def train(run, *arguments):
+        assert run_here(monkeypatch, *own, f"hydra.run.dir={run}", *arguments) is None
+        return capsys.readouterr().out
+
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    train(whole, "schedule.epochs=3")
+    train(run, "schedule.epochs=2")
+    again = [*own, f"hydra.run.dir={run}", "resume=auto", "schedule.epochs=2"]
+    line = mistake("train", *again, "optimizer.lr=1")
+    assert "optimizer.lr=1.0: the run has optimizer.lr=0.002, which cannot change" in line
+    assert f"already finished: {run}" in train(run, "resume=auto", "schedule.epochs=2")
+    assert status(run) == "finished"
+
+    assert "already finished" not in train(run, "resume=auto", "schedule.epochs=3")
+    assert result(run) == result(whole)
+
+    before_decay = min((run / "resume").iterdir())
+    shutil.rmtree(before_decay)
+    line = mistake("train", f"resume={run}", "schedule.epochs=4")
+    step = int(before_decay.name.removeprefix("state-"))
+    assert (
+        f"schedule.epochs=4: the run has schedule.epochs=3, its decay began at step {step}" in line
+    )
+    assert "no intact state up to there is left" in line
+
+
+def result(run: Path) -> tuple[bytes, list[dict]]:
+    """The trained weights, and all events without what the clock says."""
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for event in events:
+        event.pop("machine", None)  # what it has free differs
+    return (run / "model" / "model_fp32.safetensors").read_bytes(), without_clock(events)
 
 
 def test_a_sweep_goes_on_where_it_stopped(mistake, stopped, tmp_path):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from arbiter.features.content import sample_digests
+from arbiter.features.content import dataset_digest, sample_digests
 from arbiter.features.dataset import index_samples
 from arbiter.features.memory import MemoryStore
+from arbiter.features.ragged import Ragged
 from arbiter.sample import Sample
 from tests.conftest import draw_square, make_samples, tone
 
@@ -75,3 +76,17 @@ def test_some_of_the_samples_are_those_samples(foil_dataset):
     assert [sample.id for sample in part.samples] == [foil_dataset.samples[r].id for r in rows]
     everything = foil_dataset.foils.take(torch.tensor(rows))
     assert torch.equal(part.foils.take(torch.arange(4)), everything)
+
+
+def test_a_datasets_digest_tells_order_candidates_and_answers_apart(dataset):
+    rows = list(range(len(dataset)))
+    candidates = Ragged.of([c[::-1] for c in dataset.candidates.lists()])
+    others = [
+        dataset,
+        dataset.take(rows[::-1]),
+        dataset.take(rows[1:]),
+        replace(dataset, answer=dataset.answer.flip(0)),
+        replace(dataset, candidates=candidates),
+    ]
+    assert len({dataset_digest(other) for other in others}) == len(others)
+    assert dataset_digest(dataset.take(rows)) == dataset_digest(dataset)

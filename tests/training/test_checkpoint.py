@@ -5,11 +5,13 @@ import torch
 
 from arbiter.training.checkpoint import (
     State,
+    keep_states,
     list_states,
     load_newest_state,
     optimizer_tensors,
     restore_optimizer,
     save_state,
+    state_step,
 )
 
 
@@ -24,6 +26,17 @@ def test_the_newest_two_are_kept_and_the_newest_is_read(tmp_path):
     newest = load_newest_state(tmp_path)
     assert newest.values == {"step": 15}
     assert newest.tensors["model"]["w"].tolist() == [15.0] * 3
+
+
+def test_the_last_state_to_extend_from_is_kept_as_well(tmp_path):
+    for step in range(5, 35, 5):
+        values = {"step": step, "extendable_until": 15}
+        save_state(tmp_path, step, State(state(step).tensors, values))
+    assert [state_step(path) for path in list_states(tmp_path)] == [15, 25, 30]
+    assert load_newest_state(tmp_path, 15).values["step"] == 15
+    assert load_newest_state(tmp_path, 14) is None
+    keep_states(tmp_path, 15, 40)
+    assert [state_step(path) for path in list_states(tmp_path)] == [15]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "no manifest", "bad manifest"])
@@ -46,6 +59,20 @@ def test_a_damaged_state_falls_back_to_the_one_before(tmp_path, damage, caplog):
         manifest.write_text(json.dumps(["not", "a", "manifest"]))
     assert load_newest_state(tmp_path).values == {"step": 5}
     assert "taking the state before it" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", [(10,), (10, 12)], ids=str)
+def test_damaged_states_take_no_place_of_intact_ones(tmp_path, damaged):
+    for step in (5, *damaged):
+        path = save_state(tmp_path / str(step), step, state(step))
+        (tmp_path / "all").mkdir(exist_ok=True)
+        path.rename(tmp_path / "all" / path.name)
+    for step in damaged:
+        (tmp_path / "all" / f"state-{step:08d}" / "state.json").unlink()
+    assert load_newest_state(tmp_path / "all").values == {"step": 5}
+    for step, kept in ((6, [5, 6]), (7, [6, 7])):
+        save_state(tmp_path / "all", step, state(step))
+        assert [state_step(path) for path in list_states(tmp_path / "all")] == kept
 
 
 def test_a_half_written_state_is_never_seen(tmp_path, monkeypatch):

@@ -35,6 +35,16 @@ def test_errors_end_in_the_status(tmp_path, error, expected, line):
     assert status(tmp_path).get("error") == line
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"], ids=repr)
+def test_a_damaged_status_is_none(tmp_path, content):
+    (tmp_path / "status.json").write_bytes(content)
+    with RunDirectory(tmp_path) as run:
+        assert not run.finished
+        assert status(tmp_path)["status"] == "running"
+    with RunDirectory(tmp_path) as run:
+        assert run.finished
+
+
 def test_one_process_at_a_time(tmp_path):
     with RunDirectory(tmp_path), pytest.raises(RunError, match="another process"):
         RunDirectory(tmp_path).__enter__()

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from arbiter.errors import ConfigError
-from arbiter.training.schedules import ScheduleConfig, SWAConfig, lr_factor, may_extend
+from arbiter.training.schedules import ScheduleConfig, SWAConfig, extendable_until, lr_factor
 
 
 def test_cosine_with_warm_up():
@@ -40,8 +40,11 @@ def test_linear_decay_comes_at_the_end_and_can_be_put_off():
     assert factors[50] == pytest.approx(0.1)
     longer = replace(config, epochs=9)
     assert [lr_factor(longer, step, 10) for step in range(31)] == factors[:31]
-    assert may_extend(config, 30, 10) and not may_extend(config, 31, 10)
-    assert not may_extend(ScheduleConfig(), 0, 10)
+    assert extendable_until(config, 10) == 30
+    assert extendable_until(ScheduleConfig(epochs=5, decay="constant"), 10) == 50
+    assert extendable_until(ScheduleConfig(), 10) == -1
+    averaged = replace(config, swa=SWAConfig(start_epoch=2))
+    assert extendable_until(averaged, 10) == -1
 
 
 def test_averaging_anneals_in_one_epoch_and_then_holds():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import time
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from arbiter.features.sampler import epoch_blocks
 from arbiter.hardware.device import HardwareConfig
 from arbiter.hardware.distributed import ALONE
 from arbiter.model.decision_model import DecisionModel
-from arbiter.training.checkpoint import CheckpointConfig, load_newest_state
+from arbiter.training.checkpoint import CheckpointConfig, list_states, load_newest_state
 from arbiter.training.guards import GuardsConfig
 from arbiter.training.interruption import Interruption
 from arbiter.training.objective import MarginConfig, ObjectiveConfig
@@ -30,7 +31,7 @@ from tests.events import without_clock
 
 def make_trainer(
     dataset, encoder, epochs=6, lr=5e-3, schedule=None, checkpoint=None, objective=None,
-    architecture=None, eps=1e-8, ranks=ALONE, every_steps=1, **hardware
+    architecture=None, eps=1e-8, ranks=ALONE, every_steps=1, val=None, features=None, **hardware
 ):  # fmt: skip
     profile = HardwareConfig(device="cpu", **hardware)
     settings = Settings(
@@ -48,7 +49,8 @@ def make_trainer(
     )
     model = make_model(dataset, encoder, profile.moe_dispatch, **(architecture or {}))
     augmenter = Augmenter(True, 1, encoder.spec)
-    return Trainer(model, dataset, dataset, augmenter, settings, {}, ranks)
+    val = dataset if val is None else val
+    return Trainer(model, dataset, val, augmenter, settings, {}, ranks, features)
 
 
 def run(dataset, encoder, path, **options):
@@ -273,7 +275,7 @@ def run_with_stops(dataset, encoder, path, stops, **options):
     return trainer, best
 
 
-@pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14]], ids=str)
+@pytest.mark.parametrize("stops", [[1], [2, 3], [4], [5, 9, 14], [16]], ids=str)
 def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     """Stopped after any step, within an epoch or at its end, with averaging and dropout."""
     options = {"epochs": 4, "schedule": {"swa": SWAConfig(start_epoch=2)}}
@@ -284,6 +286,74 @@ def test_a_run_gone_on_with_is_the_same_run(dataset, encoder, tmp_path, stops):
     for name, tensor in straight.model.state_dict().items():
         assert torch.equal(tensor, trainer.model.state_dict()[name]), name
     assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+
+
+def test_what_came_after_a_state_gone_on_with_is_dropped(dataset, encoder, tmp_path):
+    """A newer state that cannot be read now must not come back after the metrics were cut."""
+    run(dataset, encoder, tmp_path, epochs=2)
+    newest = list_states(tmp_path / "resume")[-1]
+    (newest / "state.json").rename(tmp_path / "elsewhere")
+    trainer = make_trainer(dataset, encoder, epochs=2)
+    with RunDirectory(tmp_path) as directory:
+        trainer.restore(load_newest_state(directory.resume), directory)
+    assert [path.name for path in list_states(tmp_path / "resume")] == ["state-00000004"]
+
+
+@pytest.mark.parametrize(("step", "epochs"), [(12, 2), (16, 3)])
+def test_a_request_waits_for_no_validation(dataset, encoder, tmp_path, step, epochs):
+    """It comes with the last step of an epoch, also of the last one."""
+    trainer = make_trainer(dataset, encoder, epochs=4)
+    with (
+        pytest.raises(RunInterrupted, match=f"interrupted at step {step}: test"),
+        RunDirectory(tmp_path) as directory,
+    ):
+        trainer.fit(directory, StopAfter(trainer, step))
+    assert [e["event"] for e in read_events(tmp_path)].count("epoch") == epochs
+    assert list_states(tmp_path / "resume")[-1].name == f"state-{step:08d}"
+
+
+def test_a_request_during_the_last_validation_stops_the_run(dataset, encoder, tmp_path):
+    _, _, events = run(dataset, encoder, tmp_path / "a", epochs=2)
+    trainer = make_trainer(dataset, encoder, epochs=2)
+    stopper, validate = StopAfter(trainer, None), trainer._validate
+
+    def signalled():
+        if trainer.step == trainer.total_steps:
+            stopper.step = trainer.step
+        return validate()
+
+    trainer._validate = signalled
+    with (
+        pytest.raises(RunInterrupted, match="interrupted at step 8: test"),
+        RunDirectory(tmp_path / "b") as directory,
+    ):
+        trainer.fit(directory, stopper)
+    trainer, _ = run_with_stops(dataset, encoder, tmp_path / "b", [], epochs=2)
+    assert without_clock(read_events(tmp_path / "b")) == without_clock(events)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda d: {"dataset": d.take(range(12))}, "other samples in train (then 17 samples, now"),
+        (lambda d: {"val": d.take([1, 0, *range(2, 17)])}, "other samples in val (then 17 samples"),
+        (
+            lambda d: dict.fromkeys(("dataset", "val"), replace(d, answer=d.answer.flip(0))),
+            "other samples in train (then 17 samples, now 17) and val (then 17 samples, now 17);",
+        ),
+        (lambda d: {"features": "others"}, "other features; restore the encoder's weights and"),
+        (lambda d: {"schedule": {"batch_size": 2}}, "other steps per epoch; restore the schedule"),
+    ],
+    ids=["fewer", "order", "answers", "features", "steps"],
+)
+def test_a_run_does_not_go_on_with_other_data(dataset, encoder, tmp_path, change, line):
+    run(dataset, encoder, tmp_path, epochs=1, features="those")
+    options = {"dataset": dataset, "val": dataset, "features": "those", **change(dataset)}
+    trainer = make_trainer(encoder=encoder, **options)
+    weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    with pytest.raises(RunError, match=re.escape(line)):
+        trainer.restore(load_newest_state(tmp_path / "resume"), RunDirectory(tmp_path))
+    assert all(torch.equal(t, weights[n]) for n, t in trainer.model.state_dict().items())
 
 
 def test_states_are_written_at_the_steps_asked_for(dataset, encoder, tmp_path):

@@ -80,5 +80,5 @@ def test_each_option_changes_what_is_learned(foil_dataset, encoder, tmp_path):
 def test_a_run_does_not_go_on_with_other_foils(dataset, foil_dataset, encoder, tmp_path):
     run(foil_dataset, encoder, tmp_path, **{**OPTIONS, "epochs": 1})
     trainer = make_trainer(dataset, encoder, **OPTIONS)
-    with pytest.raises(RunError, match="the foils are not those"):
+    with pytest.raises(RunError, match="the run began with other foils; restore"):
         trainer.restore(load_newest_state(tmp_path / "resume"), RunDirectory(tmp_path))
