@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arbiter.errors import RunError
 from arbiter.sweeps.names import override_key, override_value
 from arbiter.training.resume import FREE, flatten
+from arbiter.training.run_reading import read_object, read_status, read_yaml
 
 _SILENT = ("logging", "checkpoint", "paths", "resume", "sweep")
 _UNNAMED = tuple(key for key in FREE if key != "calibration")
@@ -98,21 +98,22 @@ def _children(path: Path) -> list[Path]:
 
 def read_run(path: Path) -> Run:
     """Everything that a run directory tells; what a kill left half written counts as not there."""
-    status = _read_json(path / "status.json")
-    overrides = _read_yaml(path / ".hydra" / "overrides.yaml")
+    status = read_status(path)
+    overrides = read_yaml(path / ".hydra" / "overrides.yaml")
     given = [str(o) for o in overrides] if isinstance(overrides, ListConfig) else []
-    hydra = _read_yaml(path / ".hydra" / "hydra.yaml")
-    choices = OmegaConf.select(hydra, "hydra.runtime.choices") if hydra is not None else None
-    config = _read_yaml(path / ".hydra" / "config.yaml")
+    hydra = read_yaml(path / ".hydra" / "hydra.yaml")
+    known = isinstance(hydra, DictConfig)
+    choices = OmegaConf.select(hydra, "hydra.runtime.choices") if known else None
+    config = read_yaml(path / ".hydra" / "config.yaml")
     state = status.get("status", "interrupted")
     return Run(
         path,
-        "interrupted" if state == "running" and not _locked(path) else state,
+        state,
         status.get("error"),
         {override_key(o): override_value(o) for o in given},
         {k: str(v) for k, v in (choices or {}).items() if not k.startswith("hydra/")},
         dict(flatten(OmegaConf.to_container(config))) if isinstance(config, DictConfig) else {},
-        _read_json(path / "summary.json") if state == "finished" else {},
+        read_object(path / "summary.json") if state == "finished" else {},
         **_figures(path / "metrics.jsonl"),
     )
 
@@ -121,42 +122,19 @@ def _figures(path: Path) -> dict[str, Any]:
     """Accuracies, seconds and peaks of the lines that are whole."""
     accuracies, seconds = [], 0.0
     peaks: dict[str, float | None] = {"rss_mb": None, "vram_mb": None}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with suppress(ValueError):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        # What is no JSON, no object, or an epoch without its figures.
+        with suppress(ValueError, TypeError, AttributeError, KeyError):
             event = json.loads(line)
             for name, peak in peaks.items():
                 if (value := event.get(name)) is not None:
                     peaks[name] = max(peak or 0.0, value)
-            if event["event"] == "epoch":
+            if event.get("event") == "epoch":
+                took = event["train_seconds"] + event["eval_seconds"]
                 accuracies.append(event["val_acc"])
-                seconds += event["train_seconds"] + event["eval_seconds"]
+                seconds += took
     return {"val_acc": tuple(accuracies), "seconds": seconds, **peaks}
-
-
-def _locked(path: Path) -> bool:
-    """Whether a process is running there now; a dead one's lock is free."""
-    if not (path / ".lock").exists():
-        return False
-    lock = FileLock(path / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:
-        return False  # an archive that cannot be written: nobody runs there
-    lock.release()
-    return False
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return value if isinstance(value, dict) else {}
-    return {}
-
-
-def _read_yaml(path: Path) -> Any:
-    return OmegaConf.load(path) if path.is_file() and path.stat().st_size else None
 
 
 def varied(runs: Sequence[Run]) -> list[str]:

@@ -54,6 +54,33 @@ def test_half_a_file_is_none(tmp_path):
     assert (run.status, run.overrides, run.val_acc) == ("interrupted", {}, (0.1,))
 
 
+@pytest.mark.parametrize("name", ["overrides", "hydra", "config"])
+@pytest.mark.parametrize("text", ["a: [1,", "- x\n- {y", "5", "a: b: c", "[]", "\tx"])
+def test_half_a_yaml_file_is_none(tmp_path, name, text):
+    path = make(tmp_path / "0", events=[epoch(1, 1.0)])
+    (path / ".hydra" / f"{name}.yaml").write_text(text)
+    run = read_run(path)
+    assert (run.overrides, run.choices, run.config, run.val_acc) == ({}, {}, {}, (0.1,))
+
+
+@pytest.mark.parametrize(
+    "line", [b"5", b"[]", b"null", b"{}", b'{"event": "epoch"}', b'{"rss_mb": "x"}', b"\xff\xfe"]
+)
+def test_a_line_that_is_no_event_is_none(tmp_path, line):
+    path = make(tmp_path / "0", events=[epoch(1, 1.0)])
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n" + json.dumps(epoch(2, 3.0)).encode() + b"\n")
+    run = read_run(path)
+    assert (run.val_acc, run.seconds, run.rss_mb) == ((0.1, 0.2), 5.0, 3.0)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '"finished"', '{"status": 1}', '{"status": "fi'])
+def test_a_status_that_says_nothing_is_none(tmp_path, text):
+    path = make(tmp_path / "0")
+    (path / "status.json").write_text(text)
+    assert (read_run(path).status, read_run(path).error) == ("interrupted", None)
+
+
 def test_a_sweep_stands_for_its_jobs_in_their_order(tmp_path):
     for number in (10, 2, 0):
         make(tmp_path / f"{number}_lr-1")
