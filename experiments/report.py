@@ -43,7 +43,10 @@ def _several(config: ReportConfig) -> Path:
         output = paths[0]
     else:
         output = Path("outputs/comparisons") / time.strftime("%Y-%m-%d/%H-%M-%S")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"output={output}: {error.filename} is a file; name a folder") from None
     found = [read_run(path) for path in runs]
     finished = [run for run in found if run.status == "finished"]
     if finished:
