@@ -68,8 +68,11 @@ def check_metric(metric: str) -> None:
         )
 
 
-def objective(summary: dict[str, Any], metric: str) -> float:
+def objective(summary: dict[str, Any], metric: str) -> float | None:
     """The figure of a finished run's summary that a dotted name names.
+
+    Returns:
+        None where the summary has null on the way, as it has for `exit` when the gate is shut.
 
     Raises:
         ConfigError: there is no such figure, or it is not a finite number.
@@ -83,11 +86,31 @@ def objective(summary: dict[str, Any], metric: str) -> float:
                 "sweep.metric", metric, f"no such figure; {walked or 'summary.json'} holds {known}"
             )
         value, walked = value[part], f"{walked}.{part}".lstrip(".")
+        if value is None:
+            return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         holds = f", it holds {', '.join(value)}" if isinstance(value, dict) else ""
         raise ConfigError("sweep.metric", metric, f"is no finite number in summary.json{holds}")
     return float(value)
+
+
+def check_figure(runs: Sequence[Run], metric: str) -> None:
+    """Refuse a metric that is none, which shows once a run has finished.
+
+    Raises:
+        ConfigError: no finished run has such a figure.
+    """
+    mistake = None
+    for run in runs:
+        if run.status == "finished":
+            try:
+                objective(run.summary, metric)
+                return
+            except ConfigError as error:
+                mistake = mistake or error
+    if mistake is not None:
+        raise mistake
 
 
 @dataclass(frozen=True)
@@ -159,10 +182,6 @@ class Ranking:
     def has_intervals(self) -> bool:
         """Whether any setting has been run with several seeds."""
         return any(setting.interval is not None for setting in self.settings)
-
-    def count(self, status: str) -> int:
-        """How many runs have a status."""
-        return sum(run.status == status for run in self.runs)
 
 
 def rank(runs: Sequence[Run], config: SweepConfig) -> Ranking:

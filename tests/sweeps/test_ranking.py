@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from arbiter.errors import ConfigError
-from arbiter.sweeps.ranking import Direction, SweepConfig, objective, rank, to_csv
+from arbiter.sweeps.ranking import (
+    Direction,
+    SweepConfig,
+    check_figure,
+    objective,
+    rank,
+    to_csv,
+)
 from arbiter.sweeps.runs import Run
 from arbiter.sweeps.terminal import print_ranking
 
@@ -81,6 +88,24 @@ def test_a_metric_that_is_none_says_what_there_is(metric, line):
     summary = {"validation": {"accuracy": 1.0, "loss": 0.0}, "diverged": math.nan, "name": "x"}
     with pytest.raises(ConfigError, match=line):
         objective(summary, metric)
+
+
+def test_a_figure_that_a_run_lacks_is_none():
+    assert objective({"exit": None}, "exit.rate") is None
+    assert objective({"exit": {"rate": None}}, "exit.rate") is None
+    shut, other = run(0, 0.5, gate=1), run(1, 0.5, gate=0)
+    shut.summary["exit"], other.summary["exit"] = None, {"rate": 0.25}
+    ranking = rank([shut, other], SweepConfig("exit.rate"))
+    assert [s.mean for s in ranking.settings] == [0.25, None]
+
+
+def test_a_metric_is_a_mistake_if_no_finished_run_has_it():
+    runs = [run(0, None, "failed"), run(1, 0.5), run(2, 0.5)]
+    check_figure(runs[:1], "validation.ece")  # nobody knows
+    with pytest.raises(ConfigError, match=r"validation\.ece: no such figure"):
+        check_figure(runs, "validation.ece")
+    runs[2].summary["validation"]["ece"] = 0.1
+    check_figure(runs, "validation.ece")
 
 
 def test_the_table_parses_back():
