@@ -134,6 +134,11 @@ class Setting:
         return float(np.mean(self.scores)) if self.scores else None
 
     @property
+    def parameters(self) -> int | None:
+        """The parameters that are trained, which no seed changes."""
+        return next((run.parameters for run in self.runs if run.parameters), None)
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """Student's 95% interval of the mean over seeds; None with fewer than two."""
         n = len(self.scores)
@@ -208,18 +213,22 @@ def rank(runs: Sequence[Run], config: SweepConfig) -> Ranking:
 
 
 def to_csv(ranking: Ranking) -> str:
-    """One line a run, in their order: name, status, objective, settings, time, memory, error."""
+    """One line a run, in their order, with its setting's rank, mean and interval over seeds."""
     seed = ("seed",) if ranking.seeds else ()
     columns = (*ranking.keys, *seed)
+    places = {id(run): (i, s) for i, s in enumerate(ranking.settings, 1) for run in s.runs}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["run", "status", ranking.config.metric, *columns, "epochs", "seconds", "rss_mb",
-         "vram_mb", "error", "directory"]
+        ["run", "status", "rank", ranking.config.metric, "mean", "mean_low", "mean_high", *columns,
+         "parameters", "epochs", "seconds", "rss_mb", "vram_mb", "error", "directory"]
     )  # fmt: skip
     for run in ranking.runs:
+        place, setting = places[id(run)]
         writer.writerow(
-            [run.name, run.status, ranking.score(run), *(run.setting(key) for key in columns),
-             len(run.val_acc), f"{run.seconds:.3f}", run.rss_mb, run.vram_mb, run.error, run.path]
+            [run.name, run.status, place if setting.scores else None, ranking.score(run),
+             setting.mean, *(setting.interval or (None, None)), *map(run.setting, columns),
+             run.parameters, len(run.val_acc), f"{run.seconds:.3f}", run.rss_mb, run.vram_mb,
+             run.error, run.path]
         )  # fmt: skip
     return text.getvalue()

@@ -40,6 +40,7 @@ class Run:
         seconds: of training and validation, as far as it went.
         rss_mb: most resident memory among the lines of metrics.jsonl; None before the first.
         vram_mb: the same of device memory, where it is known.
+        parameters: those that are trained; None before the model was built.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Run:
     seconds: float = 0.0
     rss_mb: float | None = None
     vram_mb: float | None = None
+    parameters: int | None = None
 
     @property
     def name(self) -> str:
@@ -133,22 +135,25 @@ def read_run(path: Path) -> Run:
 
 
 def _figures(path: Path) -> dict[str, Any]:
-    """Accuracies, seconds and peaks of the lines that are whole."""
-    accuracies, seconds = [], 0.0
+    """Accuracies, seconds, peaks and parameters of the lines that are whole."""
+    accuracies, seconds, parameters = [], 0.0, None
     peaks: dict[str, float | None] = {"rss_mb": None, "vram_mb": None}
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.splitlines():
-        # What is no JSON, no object, or an epoch without its figures.
+        # What is no JSON, no object, or lacks its figures.
         with suppress(ValueError, TypeError, AttributeError, KeyError):
             event = json.loads(line)
             for name, peak in peaks.items():
                 if (value := event.get(name)) is not None:
                     peaks[name] = max(peak or 0.0, value)
+            if event.get("event") == "run":
+                parameters = event["parameters"]["trainable"]
             if event.get("event") == "epoch":
                 took = event["train_seconds"] + event["eval_seconds"]
                 accuracies.append(event["val_acc"])
                 seconds += took
-    return {"val_acc": tuple(accuracies), "seconds": seconds, **peaks}
+    figures = {"val_acc": tuple(accuracies), "seconds": seconds, "parameters": parameters}
+    return {**figures, **peaks}
 
 
 def check_unchanged(run: Run, config: DictConfig, overrides: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,11 +117,31 @@ def test_the_table_parses_back():
     assert rows[1]["status"] == "failed" and rows[1]["error"] == "it broke, badly"
 
 
+def test_the_table_tells_rank_interval_and_parameters():
+    runs = [
+        run(0, 0.5, a__lr=1, seed=0),
+        replace(run(1, 0.9, a__lr=1, seed=1), parameters=1234),
+        run(2, 0.8, a__lr=2, seed=0),
+        run(3, None, "failed", a__lr=3, seed=0),
+    ]
+    ranking = rank(runs, SweepConfig())
+    rows = list(csv.DictReader(io.StringIO(to_csv(ranking))))
+    assert [row["rank"] for row in rows] == ["2", "2", "1", ""]
+    assert [row["mean"] for row in rows] == ["0.7", "0.7", "0.8", ""]
+    low, high = ranking.settings[1].interval
+    assert [row["mean_low"] for row in rows] == [str(low), str(low), "", ""]
+    assert [row["mean_high"] for row in rows] == [str(high), str(high), "", ""]
+    assert [row["parameters"] for row in rows] == ["", "1234", "", ""]
+    assert [s.parameters for s in ranking.settings] == [None, 1234, None]
+
+
 def test_the_terminal_shows_every_setting_and_every_failure(capsys):
     runs = [run(0, 0.5, seed=0, a__lr=0.1), run(1, 0.7, seed=1, a__lr=0.1)]
+    runs[0] = replace(runs[0], parameters=557_377)
     print_ranking(rank([*runs, run(2, None, "failed", a__lr=0.2, seed=0)], SweepConfig()))
     said = capsys.readouterr().out
     assert "0.6" in said and "-0.67062 to 1.8706" in " ".join(said.split())
+    assert "557,377" in said
     assert "failed: 2_x: it broke, badly" in said
 
 

@@ -26,11 +26,12 @@ def epoch(number, rss, **more):
 
 
 def test_figures_come_from_the_lines_of_a_run(tmp_path):
-    events = [{"event": "step", "rss_mb": 300.0}, epoch(1, 200.0), epoch(2, 250.0)]
+    begun = {"event": "run", "parameters": {"trainable": 70, "frozen": 9}}
+    events = [begun, {"event": "step", "rss_mb": 300.0}, epoch(1, 200.0), epoch(2, 250.0)]
     run = read_run(make(tmp_path / "0", events=events, overrides=["optimizer.lr=0.1", "+a='b c'"]))
     assert run.overrides == {"optimizer.lr": "0.1", "a": "b c"}
     assert run.val_acc == (0.1, 0.2) and run.seconds == 5.0
-    assert (run.rss_mb, run.vram_mb) == (300.0, None)
+    assert (run.rss_mb, run.vram_mb, run.parameters) == (300.0, None, 70)
 
 
 def test_a_killed_run_is_interrupted_and_one_that_holds_its_lock_runs(tmp_path):
