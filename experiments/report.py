@@ -13,7 +13,7 @@ from arbiter.console import console
 from arbiter.errors import UsageError
 from arbiter.report import write_report
 from arbiter.report.sweep import write_sweep
-from arbiter.sweeps.ranking import objective, rank
+from arbiter.sweeps.ranking import check_figure, rank
 from arbiter.sweeps.runs import find_runs, read_run
 from arbiter.sweeps.terminal import print_ranking
 from experiments.app import default_config, quote_free_text, quote_text_lists, run_app
@@ -43,11 +43,12 @@ def _several(config: ReportConfig) -> Path:
         output = paths[0]
     else:
         output = Path("outputs/comparisons") / time.strftime("%Y-%m-%d/%H-%M-%S")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"output={output}: {error.filename} is a file; name a folder") from None
     found = [read_run(path) for path in runs]
-    finished = [run for run in found if run.status == "finished"]
-    if finished:
-        objective(finished[0].summary, config.sweep.metric)  # a metric that is none is a mistake
+    check_figure(found, config.sweep.metric)
     ranking = rank(found, config.sweep)
     print_ranking(ranking)
     return write_sweep(output, ranking)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 
 from arbiter.errors import RunError, UsageError
 from arbiter.sweeps.names import override_key
 from arbiter.training.resume import holds_run
+from arbiter.training.run_reading import read_yaml
 
 _MULTIRUN = ("-m", "--multirun")
 
@@ -90,8 +91,7 @@ def _holds_sweep(place: Path) -> bool:
 
 def _overrides(run: Path) -> list[str] | None:
     """The overrides that a run began with; None where Hydra was killed before it wrote them."""
-    path = run / ".hydra" / "overrides.yaml"
-    saved = OmegaConf.load(path) if path.is_file() else None
+    saved = read_yaml(run / ".hydra" / "overrides.yaml")
     return list(saved) if isinstance(saved, ListConfig) else None
 
 

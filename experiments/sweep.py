@@ -8,9 +8,11 @@ a signal ends the sweep; and at the end there is a table, made from the sweep's 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -28,9 +30,11 @@ from arbiter.report.sweep import write_sweep
 from arbiter.sweeps.isolation import isolated
 from arbiter.sweeps.names import job_directory, override_key, override_value
 from arbiter.sweeps.ranking import SweepConfig, check_metric, objective, rank
-from arbiter.sweeps.runs import find_runs, read_run
+from arbiter.sweeps.runs import check_unchanged, find_runs, read_run
 from arbiter.sweeps.terminal import print_ranking
+from arbiter.training.resume import holds_run
 from arbiter.training.run_directory import RunDirectory
+from arbiter.training.run_reading import read_status
 from experiments.app import explain
 
 _FIXED = "hydra.job.config.override_dirname.exclude_keys"
@@ -70,17 +74,25 @@ def sweep_arguments(arguments: list[str]) -> list[str]:
         arguments = [a.replace("sweeper=optuna", "sweeper=optuna_tpe") for a in arguments]
     if not {"-m", "--multirun"} & set(arguments):
         return arguments
-    fixed = []
+    if any(argument.startswith(f"{_FIXED}=") for argument in arguments):
+        return arguments
+    fixed = [QuotedString(key, Quote.single).with_quotes() for key in fixed_keys(arguments)]
+    return [*arguments, f"{_FIXED}=[{','.join(fixed)}]"]
+
+
+def fixed_keys(arguments: list[str]) -> list[str]:
+    """The keys that have one value in all jobs of a sweep."""
+    fixed, swept = [], set()
     for argument in arguments:
         try:
             override = OverridesParser.create().parse_override(argument)
         except HydraException:
             continue  # a flag; or a mistake, which Hydra reports
-        if not override.is_hydra_override() and not override.is_sweep_override():
-            fixed.append(QuotedString(override_key(argument), Quote.single).with_quotes())
-    if any(argument.startswith(f"{_FIXED}=") for argument in arguments):
-        return arguments
-    return [*arguments, f"{_FIXED}=[{','.join(fixed)}]"]
+        if override.is_sweep_override():
+            swept.add(override_key(argument))
+        elif not override.is_hydra_override():
+            fixed.append(override_key(argument))
+    return [key for key in fixed if key not in swept]
 
 
 def _need_optuna() -> None:
@@ -96,14 +108,17 @@ class BeforeSweep(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Note where the sweep lies, and let it survive jobs that do not compose."""
-        _current["directory"] = Path(config.hydra.sweep.dir)
+        directory = Path(config.hydra.sweep.dir)
+        _current["directory"] = directory
         _current["config"] = OmegaConf.to_object(config.sweep)
+        _current["outcomes"] = directory.absolute() / f".outcomes-{uuid4().hex}"
         hydra = GlobalHydra.instance().hydra
-        hydra.config_loader = JobLoader(hydra.config_loader)
+        hydra.config_loader = JobLoader(hydra.config_loader, _current["outcomes"])
 
 
 _current: dict[str, Any] = {}
-"""Of the sweep that runs in this process: its directory and its objective's config."""
+"""Of the sweep that runs in this process: its directory, its objective's config, and the folder
+where its jobs, in whatever process they run, leave word of how they ended this time."""
 
 
 class JobLoader:
@@ -112,10 +127,14 @@ class JobLoader:
     Hydra composes all jobs before the first one runs, and one that does not compose would end the
     sweep. Here it gets the sweep's own configuration and a remark; `in_sweep` raises it in the
     job's place. Launchers take this object to the processes that they start.
+
+    Args:
+        loader: Hydra's.
+        outcomes: the folder where jobs leave word of how they ended.
     """
 
-    def __init__(self, loader: Any):
-        self._loader = loader
+    def __init__(self, loader: Any, outcomes: Path):
+        self._loader, self._outcomes = loader, outcomes
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # while it is being unpickled
@@ -125,17 +144,29 @@ class JobLoader:
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> Any:
         """The job's configuration, or the sweep's with `hydra.job.refused`."""
         OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)
+        OmegaConf.register_new_resolver("job_subdir", _job_subdir, replace=True)
+        refused = None
         try:
-            return self._loader.load_sweep_config(master_config, sweep_overrides)
+            config = self._loader.load_sweep_config(master_config, sweep_overrides)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             refused = explain(error)
-        fixed = OmegaConf.select(master_config, _FIXED)
-        shared = [o for o in sweep_overrides if override_key(o) in fixed]
-        config = self._loader.load_sweep_config(master_config, shared)
+            fixed = fixed_keys(master_config.hydra.overrides.task)
+            shared = [o for o in sweep_overrides if override_key(o) in fixed]
+            config = self._loader.load_sweep_config(master_config, shared)
+            config.hydra.overrides.task = sweep_overrides
         with open_dict(config.hydra.job):
             config.hydra.job.refused = refused
-        config.hydra.overrides.task = sweep_overrides
+            config.hydra.job.outcomes = str(self._outcomes)
+        # The directory is known once the launcher has given the job its number.
+        config.hydra.output_subdir = "${job_subdir:${hydra.runtime.output_dir}}"
         return config
+
+
+def _job_subdir(directory: str) -> str | None:
+    """Where Hydra writes what a job is told; nowhere if a run is there, which keeps its own."""
+    run = Path(directory)
+    has_run = holds_run(run) or read_status(run).get("status") in ("finished", "running")
+    return None if has_run else ".hydra"
 
 
 # ---------------------------------------------------------------- a job
@@ -165,6 +196,8 @@ def _run_job(task: Callable[[DictConfig], float], config: DictConfig) -> float:
     sweep: SweepConfig = OmegaConf.to_object(config.sweep)
     try:
         _raise_refusal(path)
+        if config.resume == "auto":
+            check_unchanged(read_run(path), config, HydraConfig.get().overrides.task)
         task(config)
     except (RunInterrupted, KeyboardInterrupt) as error:
         raise SweepStopped(str(error) or "interrupted", True) from None
@@ -173,19 +206,34 @@ def _run_job(task: Callable[[DictConfig], float], config: DictConfig) -> float:
     except (Exception, SystemExit) as error:
         line = explain(error) if isinstance(error, ArbiterError) else f"{error!r}".splitlines()[0]
         console.print(f"failed: {path.name}: {line}", markup=False, soft_wrap=True)
+        _leave_word("failed")
         return sweep.worst
+    _leave_word("finished")
     try:
-        return objective(read_run(path).summary, sweep.metric)
+        value = objective(read_run(path).summary, sweep.metric)
     except ConfigError as error:
         raise SweepStopped(str(error), False) from None
+    if value is None:
+        line = f"{path.name}: has no {sweep.metric}, which counts as worse than any"
+        console.print(line, markup=False, soft_wrap=True)
+        return sweep.worst
+    return value
 
 
 def _raise_refusal(path: Path) -> None:
     """Fail as a run does whose configuration is wrong, if this one did not compose."""
-    refused = HydraConfig.get().job.get("refused")
+    refused = HydraConfig.get().job.refused
     if refused is not None:
         with RunDirectory(path):
             raise ArbiterError(refused)
+
+
+def _leave_word(outcome: str) -> None:
+    """Say how the job ended this time; its directory may tell of an earlier time."""
+    job = HydraConfig.get().job
+    outcomes = Path(job.outcomes)
+    outcomes.mkdir(exist_ok=True)
+    (outcomes / str(job.num)).write_text(outcome)
 
 
 # ---------------------------------------------------------------- after the jobs
@@ -202,6 +250,14 @@ def supervised(start: Callable[[], None]) -> None:
         RunError: jobs failed.
     """
     _current.clear()
+    try:
+        _supervise(start)
+    finally:
+        if _current:
+            shutil.rmtree(_current["outcomes"], ignore_errors=True)
+
+
+def _supervise(start: Callable[[], None]) -> None:
     stop = None
     try:
         start()
@@ -221,6 +277,6 @@ def supervised(start: Callable[[], None]) -> None:
         raise RunError(f"sweep: {stop.line}; mended, {again}")
     if stop is not None:
         raise RunInterrupted(f"sweep: {stop.line}; {again}")
-    failed = ranking.count("failed")
-    if failed:
-        raise RunError(f"{failed} of {len(ranking.runs)} jobs failed; {again}, failed jobs too")
+    outcomes = [word.read_text() for word in _current["outcomes"].glob("*")]
+    if failed := outcomes.count("failed"):
+        raise RunError(f"{failed} of {len(outcomes)} jobs failed; {again}, failed jobs too")

@@ -152,11 +152,9 @@ def figure(
     picture: Markup,
     caption: Any = "",
     numbers: Markup | None = None,
-    wide: bool = False,
 ) -> Markup:
     """A picture with its title, a caption, and its numbers as a table to unfold."""
-    return Markup('<figure class="{}"><h3>{}</h3>{}<figcaption>{}</figcaption>{}</figure>').format(
-        "wide" if wide else "",
+    return Markup("<figure><h3>{}</h3>{}<figcaption>{}</figcaption>{}</figure>").format(
         title,
         picture,
         Markup('<span class="soft">{}</span>').format(caption) if caption else "",

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from arbiter.errors import RunError
 from arbiter.training.checkpoint import list_states, state_step
+from arbiter.training.run_reading import read_status, read_yaml
 
 GALLERY = "gallery"
 """The file that holds decisions beside the evaluations, without its suffix."""
@@ -21,7 +22,8 @@ class RunFiles:
 
     Attributes:
         path: the directory.
-        status: status.json's, or 'finished' from the 'final' event on.
+        status: status.json's, 'interrupted' if it was killed, or 'finished' from the 'final' event
+            on.
         since: when that was written; None if it was not yet.
         error: the line of a failed run.
         facts: the 'final' event, which holds what summary.json holds, or else the 'run' event.
@@ -73,9 +75,10 @@ def read_run(path: Path) -> RunFiles:
     files = sorted((path / "evaluation").glob("*.json")) if finished else []
     evaluations = {file.stem: _read_json(file) for file in files}
     gallery = evaluations.pop(GALLERY, None)
-    config = path / ".hydra" / "config.yaml"
     states = list_states(path / "resume")
-    status = _read_json(path / "status.json")
+    status = read_status(path)
+    if not status:
+        raise RunError(f"{path / 'status.json'}: damaged, no status is in it; restore it")
     state = "finished" if finished else status["status"]
     return RunFiles(
         path=path,
@@ -88,9 +91,18 @@ def read_run(path: Path) -> RunFiles:
         evaluation=evaluations.pop("test", None),
         others=evaluations,
         gallery=gallery,
-        config=OmegaConf.to_container(OmegaConf.load(config)) if config.is_file() else None,
+        config=_read_config(path / ".hydra" / "config.yaml"),
         state=state_step(states[-1]) if states else None,
     )
+
+
+def _read_config(path: Path) -> dict | None:
+    if not path.is_file():
+        return None
+    config = read_yaml(path)
+    if not isinstance(config, DictConfig):
+        raise RunError(f"{path}: damaged, it is no configuration; restore it or remove it")
+    return OmegaConf.to_container(config)
 
 
 def _read_json(path: Path) -> dict:
@@ -106,7 +118,10 @@ def _read_events(path: Path) -> list[dict]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            events.append(json.loads(line))
+            event = json.loads(line)
         except ValueError:
             raise RunError(f"{path}: line {number} is damaged, it is not JSON") from None
+        if not isinstance(event, dict):
+            raise RunError(f"{path}: line {number} is damaged, it is no JSON object")
+        events.append(event)
     return events

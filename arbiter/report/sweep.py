@@ -133,7 +133,8 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
     memory = "vram_mb" if has_vram else "rss_mb"
     head = ["rank", ranking.config.metric]
     head += ["95% over seeds"] if ranking.has_intervals else []
-    head += [*_titles(ranking), "time", "peak device MB" if has_vram else "peak MB"]
+    head += [*_titles(ranking), "parameters", "time"]
+    head += ["peak device MB" if has_vram else "peak MB"]
     head += ["status", "run"]
     rows = []
     for place, setting in enumerate(ranking.settings, 1):
@@ -141,13 +142,15 @@ def _ranking(ranking: Ranking, link: Callable[..., Markup]) -> Markup:
         row.append(_sortable(setting.mean, number(setting.mean, _DIGITS)))
         row += [interval(setting)] if ranking.has_intervals else []
         row += [_setting_cell(value) for value in setting.values]
+        row.append(_sortable(setting.parameters, number(setting.parameters)))
         seconds, most = mean_seconds(setting), peak(setting, memory)
         row += [_sortable(seconds, duration(seconds)), _sortable(most, number(most))]
         several = len(setting.runs) > 1
         runs = join([link(run, short_name(run) if several else None) for run in setting.runs], ", ")
         rows.append([*row, statuses(setting), runs])
     remark = (
-        "Memory is the most that any line of metrics.jsonl says. The time is that of training and "
+        "Parameters are those that are trained. Memory is the most that any line of metrics.jsonl "
+        "says. The time is that of training and "
         "validation, the mean where there are several seeds."
     )
     return _sorting_table(head, rows) + note(remark)

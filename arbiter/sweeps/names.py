@@ -18,8 +18,8 @@ _HASH_LENGTH = 8
 
 
 def override_key(override: str) -> str:
-    """The key of `key=value`, without Hydra's signs for adding and deleting."""
-    return override.lstrip("+~").split("=", 1)[0].split("@", 1)[0]
+    """The key of `key=value`, or `group@package`, without Hydra's signs for adding and deleting."""
+    return override.lstrip("+~").split("=", 1)[0]
 
 
 def override_value(override: str) -> str:
@@ -27,6 +27,14 @@ def override_value(override: str) -> str:
     value = override.partition("=")[2].strip()
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if quoted else value
+
+
+def covers(given: str, key: str) -> bool:
+    """Whether a key or group, as `override_key` has it, stands for a dotted key."""
+    if given == "experiment":
+        return True  # a preset sets anything
+    place = given.partition("@")[2] or given.replace("/", ".")
+    return place == "_global_" or key == place or key.startswith(f"{place}.")
 
 
 def job_directory(number: int, overrides: Sequence[str], fixed: Collection[str]) -> str:
@@ -68,7 +76,7 @@ def _safe(text: str) -> str:
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Each dotted key's last part, with as many parts before it as tell the keys apart."""
-    parts = {key: re.split(r"[./]", key) for key in keys}
+    parts = {key: re.split(r"[./@]", key) for key in keys}
     names = {}
     for key in keys:
         length = 1

@@ -68,8 +68,11 @@ def check_metric(metric: str) -> None:
         )
 
 
-def objective(summary: dict[str, Any], metric: str) -> float:
+def objective(summary: dict[str, Any], metric: str) -> float | None:
     """The figure of a finished run's summary that a dotted name names.
+
+    Returns:
+        None where the summary has null on the way, as it has for `exit` when the gate is shut.
 
     Raises:
         ConfigError: there is no such figure, or it is not a finite number.
@@ -83,11 +86,31 @@ def objective(summary: dict[str, Any], metric: str) -> float:
                 "sweep.metric", metric, f"no such figure; {walked or 'summary.json'} holds {known}"
             )
         value, walked = value[part], f"{walked}.{part}".lstrip(".")
+        if value is None:
+            return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         holds = f", it holds {', '.join(value)}" if isinstance(value, dict) else ""
         raise ConfigError("sweep.metric", metric, f"is no finite number in summary.json{holds}")
     return float(value)
+
+
+def check_figure(runs: Sequence[Run], metric: str) -> None:
+    """Refuse a metric that is none, which shows once a run has finished.
+
+    Raises:
+        ConfigError: no finished run has such a figure.
+    """
+    mistake = None
+    for run in runs:
+        if run.status == "finished":
+            try:
+                objective(run.summary, metric)
+                return
+            except ConfigError as error:
+                mistake = mistake or error
+    if mistake is not None:
+        raise mistake
 
 
 @dataclass(frozen=True)
@@ -109,6 +132,11 @@ class Setting:
     def mean(self) -> float | None:
         """The objective's mean over seeds; None as long as no run has finished."""
         return float(np.mean(self.scores)) if self.scores else None
+
+    @property
+    def parameters(self) -> int | None:
+        """The parameters that are trained, which no seed changes."""
+        return next((run.parameters for run in self.runs if run.parameters), None)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -160,10 +188,6 @@ class Ranking:
         """Whether any setting has been run with several seeds."""
         return any(setting.interval is not None for setting in self.settings)
 
-    def count(self, status: str) -> int:
-        """How many runs have a status."""
-        return sum(run.status == status for run in self.runs)
-
 
 def rank(runs: Sequence[Run], config: SweepConfig) -> Ranking:
     """Group runs by what they were told, and order the groups by their mean objective."""
@@ -189,18 +213,22 @@ def rank(runs: Sequence[Run], config: SweepConfig) -> Ranking:
 
 
 def to_csv(ranking: Ranking) -> str:
-    """One line a run, in their order: name, status, objective, settings, time, memory, error."""
+    """One line a run, in their order, with its setting's rank, mean and interval over seeds."""
     seed = ("seed",) if ranking.seeds else ()
     columns = (*ranking.keys, *seed)
+    places = {id(run): (i, s) for i, s in enumerate(ranking.settings, 1) for run in s.runs}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["run", "status", ranking.config.metric, *columns, "epochs", "seconds", "rss_mb",
-         "vram_mb", "error", "directory"]
+        ["run", "status", "rank", ranking.config.metric, "mean", "mean_low", "mean_high", *columns,
+         "parameters", "epochs", "seconds", "rss_mb", "vram_mb", "error", "directory"]
     )  # fmt: skip
     for run in ranking.runs:
+        place, setting = places[id(run)]
         writer.writerow(
-            [run.name, run.status, ranking.score(run), *(run.setting(key) for key in columns),
-             len(run.val_acc), f"{run.seconds:.3f}", run.rss_mb, run.vram_mb, run.error, run.path]
+            [run.name, run.status, place if setting.scores else None, ranking.score(run),
+             setting.mean, *(setting.interval or (None, None)), *map(run.setting, columns),
+             run.parameters, len(run.val_acc), f"{run.seconds:.3f}", run.rss_mb, run.vram_mb,
+             run.error, run.path]
         )  # fmt: skip
     return text.getvalue()

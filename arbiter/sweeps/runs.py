@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from arbiter.errors import RunError
-from arbiter.sweeps.names import override_key, override_value
+from arbiter.errors import ConfigError, RunError
+from arbiter.sweeps.names import covers, override_key, override_value
 from arbiter.training.resume import FREE, flatten
+from arbiter.training.run_reading import read_object, read_status, read_yaml
 
 _SILENT = ("logging", "checkpoint", "paths", "resume", "sweep")
 _UNNAMED = tuple(key for key in FREE if key != "calibration")
@@ -40,19 +40,21 @@ class Run:
         seconds: of training and validation, as far as it went.
         rss_mb: most resident memory among the lines of metrics.jsonl; None before the first.
         vram_mb: the same of device memory, where it is known.
+        parameters: those that are trained; None before the model was built.
     """
 
     path: Path
     status: str
     error: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
-    choices: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str | None] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     val_acc: tuple[float, ...] = ()
     seconds: float = 0.0
     rss_mb: float | None = None
     vram_mb: float | None = None
+    parameters: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,11 +62,18 @@ class Run:
         return self.path.name
 
     def setting(self, key: str) -> str | None:
-        """The value of a key or the option of a group; None if it has none."""
-        for values in (self.overrides, self.choices, self.config):
-            if values.get(key) is not None:
-                return str(values[key])
+        """The option of a group or the value of a key, however it was written; None without one."""
+        for values in (self.choices, self.config, self.overrides):
+            if key in values:
+                return _written(values[key])
         return None
+
+
+def _written(value: Any) -> str:
+    """A value as a person writes it on a command line."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -98,65 +107,83 @@ def _children(path: Path) -> list[Path]:
 
 def read_run(path: Path) -> Run:
     """Everything that a run directory tells; what a kill left half written counts as not there."""
-    status = _read_json(path / "status.json")
-    overrides = _read_yaml(path / ".hydra" / "overrides.yaml")
+    status = read_status(path)
+    overrides = read_yaml(path / ".hydra" / "overrides.yaml")
     given = [str(o) for o in overrides] if isinstance(overrides, ListConfig) else []
-    hydra = _read_yaml(path / ".hydra" / "hydra.yaml")
-    choices = OmegaConf.select(hydra, "hydra.runtime.choices") if hydra is not None else None
-    config = _read_yaml(path / ".hydra" / "config.yaml")
+    hydra = read_yaml(path / ".hydra" / "hydra.yaml")
+    hydra = hydra if isinstance(hydra, DictConfig) else OmegaConf.create()
+    choices = dict(OmegaConf.select(hydra, "hydra.runtime.choices") or {})
+    config = read_yaml(path / ".hydra" / "config.yaml")
+    whole = isinstance(config, DictConfig)
+    config = dict(flatten(OmegaConf.to_container(config))) if whole else {}
+    told = {override_key(o): override_value(o) for o in given}
+    if OmegaConf.select(hydra, "hydra.job.refused") is not None:
+        # It did not compose: what is there is the sweep's, without the job's own values.
+        choices = {key: told.get(key, value) for key, value in choices.items()}
+        config = {key: told.get(key, value) for key, value in config.items()}
     state = status.get("status", "interrupted")
     return Run(
         path,
-        "interrupted" if state == "running" and not _locked(path) else state,
+        state,
         status.get("error"),
-        {override_key(o): override_value(o) for o in given},
-        {k: str(v) for k, v in (choices or {}).items() if not k.startswith("hydra/")},
-        dict(flatten(OmegaConf.to_container(config))) if isinstance(config, DictConfig) else {},
-        _read_json(path / "summary.json") if state == "finished" else {},
+        told,
+        {k: v for k, v in choices.items() if not k.startswith("hydra/")},
+        config,
+        read_object(path / "summary.json") if state == "finished" else {},
         **_figures(path / "metrics.jsonl"),
     )
 
 
 def _figures(path: Path) -> dict[str, Any]:
-    """Accuracies, seconds and peaks of the lines that are whole."""
-    accuracies, seconds = [], 0.0
+    """Accuracies, seconds, peaks and parameters of the lines that are whole."""
+    accuracies, seconds, parameters = [], 0.0, None
     peaks: dict[str, float | None] = {"rss_mb": None, "vram_mb": None}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with suppress(ValueError):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        # What is no JSON, no object, or lacks its figures.
+        with suppress(ValueError, TypeError, AttributeError, KeyError):
             event = json.loads(line)
             for name, peak in peaks.items():
                 if (value := event.get(name)) is not None:
                     peaks[name] = max(peak or 0.0, value)
-            if event["event"] == "epoch":
+            if event.get("event") == "run":
+                parameters = event["parameters"]["trainable"]
+            if event.get("event") == "epoch":
+                took = event["train_seconds"] + event["eval_seconds"]
                 accuracies.append(event["val_acc"])
-                seconds += event["train_seconds"] + event["eval_seconds"]
-    return {"val_acc": tuple(accuracies), "seconds": seconds, **peaks}
+                seconds += took
+    figures = {"val_acc": tuple(accuracies), "seconds": seconds, "parameters": parameters}
+    return {**figures, **peaks}
 
 
-def _locked(path: Path) -> bool:
-    """Whether a process is running there now; a dead one's lock is free."""
-    if not (path / ".lock").exists():
-        return False
-    lock = FileLock(path / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:
-        return False  # an archive that cannot be written: nobody runs there
-    lock.release()
-    return False
+def check_unchanged(run: Run, config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse settings that a run never had, so that its result is not shown as theirs.
 
+    Args:
+        run: what the directory holds.
+        config: as composed now.
+        overrides: all `key=value` that are given now.
 
-def _read_json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return value if isinstance(value, dict) else {}
-    return {}
-
-
-def _read_yaml(path: Path) -> Any:
-    return OmegaConf.load(path) if path.is_file() and path.stat().st_size else None
+    Raises:
+        ConfigError: the run has another value of a key that bears on what is learned.
+    """
+    # As a file has it, where enums are texts.
+    now = dict(flatten(OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(config)))))
+    given = {override_key(o): override_value(o) for o in overrides}
+    changed = [k for k in {**run.overrides, **given} if run.overrides.get(k) != given.get(k)]
+    for key in {**run.config, **now} if run.config else ():
+        one_sided = (key in run.config) is not (key in now)
+        if one_sided and not any(covers(k, key) for k in changed):
+            continue  # an option that another version has not
+        if key.split(".")[0] in FREE or (not one_sided and run.config[key] == now[key]):
+            continue
+        if key == "schedule.epochs" and run.status != "finished":
+            continue  # it can perhaps be extended
+        had = f"{key}={run.config[key]}" if key in run.config else "no such key"
+        raise ConfigError(
+            key, now.get(key, "(not given)"), f"the run has {had}, which cannot change on resume; "
+            "give its own value, or another hydra.sweep.dir"
+        )  # fmt: skip
 
 
 def varied(runs: Sequence[Run]) -> list[str]:
@@ -173,10 +200,8 @@ def varied(runs: Sequence[Run]) -> list[str]:
     keys = [k for k in named if k.split(".")[0] not in _SILENT and differs(k)]
     groups = dict.fromkeys(group for run in runs for group in run.choices)
     keys += [g for g in groups if g not in keys and g not in _UNNAMED and differs(g)]
-    if "experiment" in keys:
-        return keys  # a preset stands for all that it sets
     for key in dict.fromkeys(key for run in runs for key in run.config):
-        covered = key in keys or any(key.startswith(f"{k}.".replace("/", ".")) for k in keys)
+        covered = any(covers(k, key) for k in keys)
         if not covered and key.split(".")[0] not in _UNNAMED and differs(key):
             keys.append(key)
     return keys

@@ -57,14 +57,15 @@ def print_ranking(ranking: Ranking) -> None:
     memory = "vram_mb" if has_vram else "rss_mb"
     head = ["", "objective"]
     head += ["95% over seeds"] if ranking.has_intervals else []
-    head += [*short_keys(ranking.keys).values(), "time"]
+    head += [*short_keys(ranking.keys).values(), "parameters", "time"]
     head += ["device MB" if has_vram else "peak MB", "status", "run"]
     rows = []
     for place, setting in enumerate(ranking.settings[:_SHOWN], 1):
         row = [str(place) if setting.scores else "", number(setting.mean, _DIGITS)]
         row += [interval(setting)] if ranking.has_intervals else []
         row += [MISSING if value is None else short_value(value) for value in setting.values]
-        row += [duration(mean_seconds(setting)), number(peak(setting, memory), 4)]
+        row += [number(setting.parameters), duration(mean_seconds(setting))]
+        row += [number(peak(setting, memory), 4)]
         rows.append([*row, statuses(setting), " ".join(map(short_name, setting.runs))])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, column in zip(head, zip(*rows, strict=True), strict=True):

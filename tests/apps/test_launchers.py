@@ -72,6 +72,17 @@ def at_work(log: Path) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_fails_elsewhere_is_counted_here(launcher, tmp_path):
+    done = run_app(
+        "experiments.train", "-m", *LAUNCHERS[launcher], "seed=x,y",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}", OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_two_jobs_at_a_time_share_one_feature_store(launcher, tmp_path):
     sweep, features = tmp_path / "sweep", tmp_path / "features"
     done = run_app(

@@ -126,6 +126,12 @@ def test_every_modality_is_shown_and_the_page_stays_small(hostile):
 def test_mistakes_are_one_line(mistake, tmp_path):
     assert "not a run directory" in mistake("report", f"run={tmp_path}")
     assert "run" in mistake("report")
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    file = tmp_path / "file"
+    file.touch()
+    for output in (file, file / "x"):
+        line = mistake("report", f"runs={tmp_path / 'run'}", f"output={output}")
+        assert line.endswith("is a file; name a folder") and f"output={output}: " in line
 
 
 # What the page is to a person: a console without errors, no request, nothing that sticks out,

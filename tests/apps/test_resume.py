@@ -142,6 +142,8 @@ def test_there_must_be_a_run_to_go_on_with(mistake, tmp_path):
     # As a kill leaves it between making the file and filling it.
     (tmp_path / ".hydra" / "overrides.yaml").touch()
     assert "no run to go on with" in mistake("train", f"resume={tmp_path}")
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("- a: [1,")
+    assert "no run to go on with" in mistake("train", f"resume={tmp_path}")
 
 
 def test_a_sweep_does_not_go_on_with_one_run(mistake, copy):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from arbiter.console import LogFile
 from tests.conftest import ROOT, run_app
@@ -199,6 +200,79 @@ def test_a_metric_that_does_not_exist_stops_the_sweep_and_loses_no_job(
     assert "failed" not in said and "sweep directory" not in said
     code, said = sweep_here(monkeypatch, capsys, *command, "sweep.direction=up")
     assert code == 1 and "sweep.direction=up: must be one of maximize, minimize" in said
+
+
+@pytest.fixture
+def copies(swept, tmp_path) -> tuple[Path, list[str]]:
+    """A sweep of two jobs that are finished, beside an earlier one that failed; its command."""
+    sweep, features, _ = swept
+    for name in ("0_num_heads-4", "1_num_heads-4"):
+        shutil.copytree(sweep / NAMES[3], tmp_path / "sweep" / name)
+    shutil.copytree(sweep / NAMES[1], tmp_path / "sweep" / "1_num_heads-7")
+    return tmp_path / "sweep", [
+        *small(features), "architecture.hidden_dim=64", "architecture.num_heads=4,4", "resume=auto",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+    ]  # fmt: skip
+
+
+def test_neither_jobs_of_an_earlier_time_nor_figures_that_jobs_lack_are_failures(
+    monkeypatch, capsys, copies
+):
+    sweep, command = copies
+    assert json.loads((sweep / "0_num_heads-4" / "summary.json").read_text())["exit"] is None
+    code, said = sweep_here(monkeypatch, capsys, *command, "sweep.metric=exit.rate")
+    assert code == 0 and "jobs failed" not in said
+    for name in ("0_num_heads-4", "1_num_heads-4"):
+        assert f"{name}: has no exit.rate, which counts as worse than any" in said
+    states = {row["run"]: row["status"] for row in table(sweep)}
+    assert states == {path.name: status(path)["status"] for path in sweep.glob("[01]_*")}
+    assert "failed" in states.values()
+    assert not list(sweep.glob(".*"))
+
+
+def test_what_fails_this_time_counts_whatever_an_earlier_status_says(monkeypatch, capsys, copies):
+    sweep, command = copies
+    (sweep / "0_num_heads-4" / "summary.json").unlink()
+    with FileLock(sweep / "1_num_heads-4" / ".lock"):
+        code, said = sweep_here(monkeypatch, capsys, *command)
+    assert code == 1 and "2 of 2 jobs failed" in said
+    assert "failed: 1_num_heads-4: " in said and "another process is running there" in said
+
+
+def test_a_job_keeps_the_settings_that_it_ran_with(monkeypatch, capsys, copies):
+    sweep, command = copies
+    job = sweep / "0_num_heads-4"
+    files = [job / "summary.json", *(job / ".hydra").iterdir()]
+    before = [path.read_bytes() for path in files]
+    code, said = sweep_here(monkeypatch, capsys, *command, "optimizer.lr=0.01")
+    assert code == 1 and "2 of 2 jobs failed" in said
+    line = "optimizer.lr=0.01: the run has optimizer.lr=0.002, which cannot change on resume"
+    assert f"failed: {job.name}: {line}" in said
+    assert [path.read_bytes() for path in files] == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (("seed=3", "seed=x,1"), ["0_seed-x", "1_seed-1"]),
+        (
+            (
+                "seed=1",
+                "+dataset/source@dataset.sources.a=gqa",
+                "+dataset/source@dataset.sources.b=nope,gqa",
+            ),
+            ["0_b-nope", "1_b-gqa"],
+        ),
+    ],
+)
+def test_a_job_that_does_not_compose_ends_no_sweep(
+    monkeypatch, capsys, dying, tmp_path, overrides, names
+):
+    code, said = sweep_here(monkeypatch, capsys, *overrides, f"hydra.sweep.dir={tmp_path}")
+    assert code == 1 and "2 of 2 jobs failed" in said
+    assert [row["run"] for row in table(tmp_path)] == names
+    assert [status(tmp_path / name)["status"] for name in names] == ["failed", "failed"]
+    assert "a bug of seed 1" in said
 
 
 def test_the_searcher_that_is_missing_is_named(mistake, monkeypatch):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from arbiter.errors import RunError
 from arbiter.report import choose_gallery, write_gallery, write_report
@@ -41,7 +42,8 @@ def test_a_run_that_goes_on_shows_what_there_is(tmp_path):
     run = write_run(tmp_path / "run", BEGUN, STEP, EPOCH)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"event": "step", "st')  # the line that is being written
-    page = Page(write_report(run))
+    with FileLock(run / ".lock"):
+        page = Page(write_report(run))
     assert page.sections == SECTIONS
     assert "Best validation accuracy so far: 62.50%" in page.text
     assert "This page shows the run so far" in page.text
@@ -81,6 +83,14 @@ def test_a_failed_run_says_why_and_an_interrupted_one_how_to_go_on(tmp_path):
     assert f"step 9; python -m experiments.train resume={stopped} goes on" in text
 
 
+def test_a_killed_run_is_interrupted_and_says_how_to_go_on(tmp_path):
+    run = write_run(tmp_path / "run", BEGUN, STEP, EPOCH)  # its lock is nobody's
+    (run / "resume" / "state-00000009").mkdir(parents=True)
+    text = Page(write_report(run)).text
+    assert "Interrupted. A decision model" in text and "Running" not in text
+    assert f"python -m experiments.train resume={run} goes on" in text
+
+
 def test_a_run_that_goes_on_past_its_end_shows_no_figures_of_that_end(tmp_path):
     run = write_run(tmp_path / "run", BEGUN, EPOCH)
     write_gallery(run, "test", choose_gallery(make_samples()[:1], np.array([[1.0, 0, 0, 0]])))
@@ -94,9 +104,22 @@ def test_what_is_not_a_run_or_is_damaged_is_one_line(tmp_path):
     (run / "metrics.jsonl").write_text('{"event": "run"}\nnonsense\n{}\n')
     with pytest.raises(RunError, match=r"metrics\.jsonl: line 2 is damaged"):
         write_report(run)
+    (run / "metrics.jsonl").write_text("{}\n[]\n")
+    with pytest.raises(RunError, match=r"metrics\.jsonl: line 2 is damaged"):
+        write_report(run)
     (run / "metrics.jsonl").write_text("")
-    (run / "status.json").write_text("")
-    with pytest.raises(RunError, match=r"status\.json: damaged"):
+    for text in ("", "{}", "[]"):
+        (run / "status.json").write_text(text)
+        with pytest.raises(RunError, match=r"status\.json: damaged"):
+            write_report(run)
+
+
+@pytest.mark.parametrize("text", ["a: [1,", "5", "- x", ""])
+def test_half_a_configuration_is_one_line(tmp_path, text):
+    run = write_run(tmp_path / "run", BEGUN)
+    (run / ".hydra").mkdir()
+    (run / ".hydra" / "config.yaml").write_text(text)
+    with pytest.raises(RunError, match=r"config\.yaml: damaged, it is no configuration"):
         write_report(run)
 
 

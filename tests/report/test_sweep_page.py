@@ -29,6 +29,7 @@ def make_runs(folder: Path) -> list[Run]:
                 {"optimizer.lr": lr, "seed": str(seed), "architecture": "tiny" * (number % 2 + 1)},
                 summary={"validation": {"accuracy": score}} if score else {},
                 val_acc=(0.25, score) if score else (), seconds=9.0 - number, rss_mb=800.0,
+                parameters=557_377,
             )
         )  # fmt: skip
     return runs
@@ -45,6 +46,7 @@ def test_every_run_is_there_and_nothing_of_theirs_is_markup(sweep):
     assert page.scripts == 1  # the page's own
     assert "5 runs: 3 finished, 1 failed, 1 interrupted" in page.text
     assert page.text.count(f"lr={EVIL}: no number") == 1
+    assert "557,377" in page.text_of["ranking"]
     links = [a for a in page.addresses if a.endswith((".html", ".log"))]
     targets = {sweep.parent / link.replace("%20", " ").replace("%27", "'").replace("%26", "&")
                .replace("%3C", "<").replace("%3E", ">") for link in links}  # fmt: skip

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arbiter.sweeps.names import MAX_LENGTH, job_directory, override_value, short_keys
+from arbiter.sweeps.names import (
+    MAX_LENGTH,
+    covers,
+    job_directory,
+    override_key,
+    override_value,
+    short_keys,
+)
 
 SAFE = set(string.ascii_letters + string.digits + ".+-_")
 
@@ -20,6 +27,7 @@ SAFE = set(string.ascii_letters + string.digits + ".+-_")
         (["architecture=v6"], [], "4_architecture-v6"),
         (["architecture.moe.top_k=2", "+x=1"], [], "4_top_k-2_x-1"),
         (["a.lr=1", "b.lr=2"], [], "4_a.lr-1_b.lr-2"),
+        (["+g/s@g.s.a=x", "+g/s@g.s.b=y"], ["g/s@g.s.a"], "4_b-y"),
         (["experiment=smoke"], ["experiment"], "4"),
         ([], [], "4"),
     ],
@@ -75,3 +83,27 @@ def test_keys_are_told_apart_by_as_many_parts_as_it_takes():
         "seed": "seed",
         "c.lr": "c.lr",
     }
+
+
+def test_a_key_keeps_its_package():
+    assert override_key("+dataset/source@dataset.sources.a=gqa") == (
+        "dataset/source@dataset.sources.a"
+    )
+    assert [override_key(o) for o in ("++a.b=x@y=z", "~a.b")] == ["a.b", "a.b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "covered"),
+    [
+        ("dataset", True),
+        ("dataset/source", False),
+        ("dataset/source@dataset.sources.a", True),
+        ("dataset/source@dataset.sources.b", False),
+        ("dataset.sources.a.path", True),
+        ("dataset.sources.a.pat", False),
+        ("experiment", True),
+        ("other@_global_", True),
+    ],
+)
+def test_a_group_stands_for_the_keys_of_its_package(given, covered):
+    assert covers(given, "dataset.sources.a.path") is covered

@@ -3,12 +3,20 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from arbiter.errors import ConfigError
-from arbiter.sweeps.ranking import Direction, SweepConfig, objective, rank, to_csv
+from arbiter.sweeps.ranking import (
+    Direction,
+    SweepConfig,
+    check_figure,
+    objective,
+    rank,
+    to_csv,
+)
 from arbiter.sweeps.runs import Run
 from arbiter.sweeps.terminal import print_ranking
 
@@ -83,6 +91,24 @@ def test_a_metric_that_is_none_says_what_there_is(metric, line):
         objective(summary, metric)
 
 
+def test_a_figure_that_a_run_lacks_is_none():
+    assert objective({"exit": None}, "exit.rate") is None
+    assert objective({"exit": {"rate": None}}, "exit.rate") is None
+    shut, other = run(0, 0.5, gate=1), run(1, 0.5, gate=0)
+    shut.summary["exit"], other.summary["exit"] = None, {"rate": 0.25}
+    ranking = rank([shut, other], SweepConfig("exit.rate"))
+    assert [s.mean for s in ranking.settings] == [0.25, None]
+
+
+def test_a_metric_is_a_mistake_if_no_finished_run_has_it():
+    runs = [run(0, None, "failed"), run(1, 0.5), run(2, 0.5)]
+    check_figure(runs[:1], "validation.ece")  # nobody knows
+    with pytest.raises(ConfigError, match=r"validation\.ece: no such figure"):
+        check_figure(runs, "validation.ece")
+    runs[2].summary["validation"]["ece"] = 0.1
+    check_figure(runs, "validation.ece")
+
+
 def test_the_table_parses_back():
     runs = [run(0, 0.5, text="a,b"), run(1, None, "failed", text='say "hi"')]
     rows = list(csv.DictReader(io.StringIO(to_csv(rank(runs, SweepConfig())))))
@@ -91,11 +117,31 @@ def test_the_table_parses_back():
     assert rows[1]["status"] == "failed" and rows[1]["error"] == "it broke, badly"
 
 
+def test_the_table_tells_rank_interval_and_parameters():
+    runs = [
+        run(0, 0.5, a__lr=1, seed=0),
+        replace(run(1, 0.9, a__lr=1, seed=1), parameters=1234),
+        run(2, 0.8, a__lr=2, seed=0),
+        run(3, None, "failed", a__lr=3, seed=0),
+    ]
+    ranking = rank(runs, SweepConfig())
+    rows = list(csv.DictReader(io.StringIO(to_csv(ranking))))
+    assert [row["rank"] for row in rows] == ["2", "2", "1", ""]
+    assert [row["mean"] for row in rows] == ["0.7", "0.7", "0.8", ""]
+    low, high = ranking.settings[1].interval
+    assert [row["mean_low"] for row in rows] == [str(low), str(low), "", ""]
+    assert [row["mean_high"] for row in rows] == [str(high), str(high), "", ""]
+    assert [row["parameters"] for row in rows] == ["", "1234", "", ""]
+    assert [s.parameters for s in ranking.settings] == [None, 1234, None]
+
+
 def test_the_terminal_shows_every_setting_and_every_failure(capsys):
     runs = [run(0, 0.5, seed=0, a__lr=0.1), run(1, 0.7, seed=1, a__lr=0.1)]
+    runs[0] = replace(runs[0], parameters=557_377)
     print_ranking(rank([*runs, run(2, None, "failed", a__lr=0.2, seed=0)], SweepConfig()))
     said = capsys.readouterr().out
     assert "0.6" in said and "-0.67062 to 1.8706" in " ".join(said.split())
+    assert "557,377" in said
     assert "failed: 2_x: it broke, badly" in said
 
 
