@@ -120,8 +120,10 @@ def _notes(
     notes = []
     if calibration is None:
         notes.append("the probabilities are not calibrated")
-    elif options.path == GATED and calibration.gate.gate is None:
-        notes.append("the gate for early exit is shut; calibration.json says why")
+    else:
+        notes += calibration.notes
+        if options.path == GATED and calibration.gate.gate is None:
+            notes.append("the gate for early exit is shut; calibration.json says why")
     if seen.too_few is not None:
         where = f" of source {sample.source!r}" if options.per_source else ""
         notes.append(

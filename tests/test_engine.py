@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arbiter import Arbiter, Decision, Sample
-from arbiter.calibration.calibration import calibrate
+from arbiter.calibration.calibration import calibrate, describe_calibration
 from arbiter.calibration.deployed import PATHS
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.errors import (
@@ -412,6 +412,17 @@ def test_a_shut_gate_says_so(parts):
     decision = Arbiter(dataclasses.replace(parts, calibration=values)).decide(QUESTION, COLORS)
     assert decision.notes == ("the gate for early exit is shut; calibration.json says why",)
     assert not decision.early_exit
+
+
+def test_a_temperature_from_few_samples_says_so(parts):
+    for count, said in ((2, True), (49, True), (50, False)):
+        values = {**parts.calibration, "fit_samples": count}
+        few = Arbiter(dataclasses.replace(parts, calibration=values))
+        for options in ({}, {"early_exit": False}):
+            notes = few.decide(QUESTION, COLORS, **options).notes
+            assert any(f"temperature comes from {count} samples" in n for n in notes) is said
+        assert ("probabilities are rough" in describe_calibration(few.calibration)) is said
+        assert bool(few.calibration.summary(None)["notes"]) is said
 
 
 def test_deliberation_without_foils_says_so(parts):

@@ -92,8 +92,10 @@ class DeployedSets:
         return coverage_interval(calibrated, count, alpha) if calibrated else None
 
     def notes(self, alphas: Sequence[float]) -> list[str]:
-        """A line for each level that has too few calibration samples, and for a gate kept shut."""
-        counts, lines = self._counts(), []
+        """A line for each level that has too few calibration samples, for a temperature from too
+        few, and for a gate kept shut.
+        """
+        counts, lines = self._counts(), list(self._calibration.notes)
         groups = {"": sum(counts.values())}
         if self._sources is not None:
             groups = {f"{name}: ": counts.get(name, 0) for name in self._evaluated}

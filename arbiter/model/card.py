@@ -161,6 +161,8 @@ def _trust(summary: dict, test: dict | None) -> Iterator[str]:
         f"Temperature {fit['temperature']:.3f} was fitted on {fit['fit_samples']:,} samples, "
         f"prediction sets on {fit['set_samples']:,} others; none was trained or selected on."
     )
+    for note in fit["notes"]:
+        yield f"{note[0].upper()}{note[1:]}."
     gate = fit["gate"]
     yield f"Early exit: the gate is {'open' if gate['gate'] else 'shut'}; {gate['reason']}."
     if test is not None:

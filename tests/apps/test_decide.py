@@ -72,6 +72,14 @@ def test_a_shut_gate_is_said(smoke_run, arbiter, picture):
         assert "shut" in page.read_text(), page
 
 
+def test_a_temperature_from_few_samples_is_said(smoke_run):
+    """In the log, the model card and the report; `test_engine` has the decision."""
+    run = smoke_run[0]
+    for page in (run / "model" / "README.md", run / "train.log", run / "report.html"):
+        text = page.read_text().lower()
+        assert "the temperature comes from 30 samples, fewer than 50" in text, page
+
+
 def test_any_text_may_follow_the_equals_sign(smoke_run, picture):
     question = """what's "this", a $5 (five) = [red] {thing}\\?"""
     done = ask(smoke_run, f"image={picture}", f"question={question}", "candidates=[yes,no]")

@@ -156,9 +156,10 @@ def test_too_few_calibration_samples_give_full_sets_and_a_note():
     assert by_alpha[0.05]["mean_set_size"] == 4 and by_alpha[0.05]["full"] == 1
     assert by_alpha[0.1]["full"] == 0
     notes = evidence.sets.notes((0.05, 0.1))
-    assert notes[0] == "level 0.05 needs 19 calibration samples, there are 12; its sets hold all " \
+    assert notes[1] == "level 0.05 needs 19 calibration samples, there are 12; its sets hold all " \
         "candidates"  # fmt: skip
-    assert len(notes) == 2 and "gate" in notes[1]
+    assert len(notes) == 3 and "gate" in notes[2]
+    assert "temperature comes from 12 samples, fewer than 50" in notes[0]
 
 
 def test_filling_empty_sets_adds_to_coverage_and_is_told_apart():
