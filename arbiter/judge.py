@@ -20,6 +20,7 @@ from arbiter.calibration.escalation import (
 from arbiter.calibration.metrics import entropy
 from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
+from arbiter.errors import DecisionError
 from arbiter.sample import Sample
 
 
@@ -39,7 +40,15 @@ def judge(
         calibration: None for a model that is not calibrated.
         target: the thresholds of a target risk, by path; None for the model's own.
         has_foils: whether deliberation had a bank.
+
+    Raises:
+        DecisionError: a probability is not a number, which no threshold would escalate.
     """
+    if not np.isfinite(outcome.probabilities).all():
+        raise DecisionError(
+            "the model's probabilities are not finite: its weights are damaged, or too large for "
+            "this device's precision"
+        )
     sets = None
     if calibration is not None:
         sources = [sample.source for sample in samples] if options.per_source else None

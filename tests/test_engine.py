@@ -366,6 +366,18 @@ def test_an_uncalibrated_model_claims_nothing(uncalibrated):
         uncalibrated.decide(QUESTION, COLORS, deliberate=True)
 
 
+def test_probabilities_that_are_none_are_refused(parts, monkeypatch):
+    """As they would be neither below nor above any threshold."""
+    arbiter = Arbiter(parts)
+    outcome = arbiter._deployed.run(index([POOL[0]], parts.encoder), "full")
+    broken = dataclasses.replace(outcome, probabilities=outcome.probabilities * np.nan)
+    monkeypatch.setattr(arbiter._deployed, "run", lambda dataset, path: broken)
+    with pytest.raises(DecisionError, match="not finite"):
+        arbiter.decide(POOL[0].question, POOL[0].candidates)
+    (error,) = arbiter.decide_batch([POOL[0]], errors="return")
+    assert isinstance(error, DecisionError)
+
+
 def test_thresholds_can_be_given_with_a_question(arbiter):
     everything = {
         "max_entropy": None, "min_confidence": None, "max_set_size": None, "min_stability": None,

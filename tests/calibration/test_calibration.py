@@ -154,12 +154,24 @@ def test_it_travels_as_json(world):
     [
         (["format_version"], 1, "format 1 is not known"),
         (["format_version"], None, "format None is not known"),
-        (["fitted", "full_temperature"], 0.0, "not above 0"),
+        (["fitted", "full_temperature"], 0.0, "no temperature from 0.05 to 20"),
+        (["fitted", "full_temperature"], 1e-310, "no temperature"),
+        (["fitted", "draft_temperature"], 20.1, "no temperature"),
+        (["fitted", "deliberated_temperature"], 1e300, "no temperature"),
         (["fitted", "full_temperature"], True, "not a number"),
         (["fitted", "draft_temperature"], float("nan"), "not a number"),
         (["fitted", "gate", "margin"], "x", "not a number"),
         (["fitted", "gate"], 3, "not a calibration"),
         (["fitted", "deliberation", "passes"], 10**6, "passes"),
+        (["fitted", "deliberation", "router_noise"], 1e300, "router_noise"),
+        (["gate", "reason"], ["x"], "not a text"),
+        (["gate", "exits"], "many", "not a count"),
+        (["gate", "samples"], 1.5, "not a count"),
+        (["gate", "exits"], 10**9, "exits of"),
+        (["gate", "disagreements"], 10**9, "exits of"),
+        (["gate", "bound"], "x", "not a number"),
+        (["gate", "bound"], 1.5, "no share"),
+        (["split_digest"], {}, "not a text"),
         (["paths", "full"], {}, "scores"),
         (["paths", "full", "scores", "lac", "left"], [0.5, 0.1], "not ascending"),
         (["paths", "full", "scores", "lac", "left"], ["a"], "not a number"),
@@ -182,6 +194,13 @@ def test_other_contents_are_refused_in_one_line(world, keys, value, said):
     with pytest.raises(RunError, match=said) as error:
         read_calibration(values)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.05000000000000003, 20.0])
+def test_temperatures_at_the_bounds_of_the_fit_are_read(world, temperature):
+    values = world[-1].to_dict()
+    values["fitted"]["full_temperature"] = temperature
+    assert read_calibration(values).fitted.full_temperature == temperature
 
 
 def test_missing_keys_are_refused(world):
