@@ -154,6 +154,18 @@ def test_a_document_says_whether_its_samples_are_held_out(model, dataset, tmp_pa
     assert write_document(tmp_path, "squares", seen) == tmp_path / "evaluation" / "squares.json"
 
 
+def test_a_document_promises_nothing_of_samples_that_may_have_been_used(model, dataset, tmp_path):
+    calibration = calibrate(model, dataset, CalibrationConfig(), None, Running(), seed=0)
+    deployed = Deployed(model, calibration.fitted, None, Running())
+    evidence = measure(deployed, calibration, dataset, None)
+    record = write_record(tmp_path, split_up(dataset))
+    fresh = replace(record, digests={"train": np.zeros(0, int)})
+    for known, promised in ((record, False), (None, False), (fresh, True)):
+        found = document(evidence, dataset, known, run=tmp_path, dataset="squares", split="test")
+        entries = found["overall"]["conformal"]
+        assert all((e["guarantee_interval"] is not None) is promised for e in entries)
+
+
 def test_a_damaged_record_is_one_line(dataset, tmp_path):
     from arbiter.errors import RunError
 
