@@ -82,6 +82,20 @@ def test_a_calibrated_model_is_measured_by_every_path(model, dataset):
     assert certified["certified_n"] + certified["uncertified_n"] == len(dataset)
 
 
+def test_escalation_goes_by_the_sets_that_are_measured(model, dataset):
+    """Within its source, a sample of an unknown one has all candidates as its set."""
+    calibration = calibrate(model, dataset, CalibrationConfig(), None, Running(), seed=0)
+    deployed = Deployed(model, calibration.fitted, None, Running())
+    strange = replace(dataset, samples=[replace(s, source="new") for s in dataset.samples])
+    large = [
+        ["set_too_large" in codes for codes in measure(
+            deployed, calibration, strange, None, per_source
+        ).escalated]
+        for per_source in (False, True)
+    ]  # fmt: skip
+    assert all(large[1]) and not all(large[0])
+
+
 def test_question_only_is_without_media_where_only_pictures_are(model, dataset):
     pictured = dataset.take([r for r, s in enumerate(dataset.samples) if s.source == "squares"])
     evidence = measure(Deployed(model, UNCALIBRATED, None, Running()), None, pictured, None)
