@@ -177,14 +177,15 @@ def calibrate(
         None when a part is left without samples: then nothing may be called calibrated.
     """
     rows = np.array([r for r, sample in enumerate(dataset.samples) if sample.answer is not None])
-    fits = _fits([dataset.samples[row] for row in rows], config.fit_fraction, seed)
+    samples = [dataset.samples[row] for row in rows]
+    fits = _fits(samples, config.fit_fraction, seed)
     if not fits.any() or fits.all():
         return None
     fit_part, set_part = dataset.take(rows[fits]), dataset.take(rows[~fits])
     fitted, gate = _fit(model, fit_part, config, bank, running, seed)
     deployed = Deployed(model, fitted, bank, running)
     paths = [p for p in PATHS if p != DELIBERATED or fitted.deliberated_temperature is not None]
-    names = sorted(f"{sample.source}/{sample.id}" for sample in dataset.samples)
+    names = sorted(f"{sample.source}/{sample.id}" for sample in samples)
     return Calibration(
         fitted=fitted,
         gate=gate,

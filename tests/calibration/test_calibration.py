@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import hashlib
 import itertools
 import json
 
@@ -13,9 +14,10 @@ from arbiter.calibration.conformal import METHODS
 from arbiter.calibration.deployed import DELIBERATED, PATHS, Deployed
 from arbiter.calibration.exact import coverage_interval
 from arbiter.calibration.files import read_calibration
+from arbiter.calibration.gate import fit_gate
 from arbiter.calibration.temperature import fit_temperature
 from arbiter.errors import RunError
-from arbiter.model.predict import Running, predict
+from arbiter.model.predict import Running, predict, softmax
 from tests.calibration.problems import (
     CPU,
     answered,
@@ -68,6 +70,33 @@ def test_each_head_has_the_temperature_of_maximum_likelihood(world):
     whole = fit_temperature(found.draft_logits, found.mask, found.answer)
     assert calibration.fitted.draft_temperature == pytest.approx(whole, rel=0.3)
     assert calibration.fitted.draft_temperature != calibration.fitted.full_temperature
+
+
+def test_temperatures_and_gate_come_from_the_logits_that_they_serve(world, monkeypatch):
+    """The gate from draft probabilities at temperature 1, whatever temperature is fitted."""
+    model, split, _, bank, _ = world
+    logits, gated = [], []
+    monkeypatch.setattr(
+        "arbiter.calibration.calibration.fit_temperature",
+        lambda found, mask, answer: logits.append((found, mask)) or 1.0 + len(logits),
+    )
+    monkeypatch.setattr(
+        "arbiter.calibration.calibration.fit_gate",
+        lambda *given: gated.append(given) or fit_gate(*given),
+    )
+    fitted = calibrate(model, split, loose(), bank, Running(), seed=7).fitted
+    found = predict(model, split, 32, CPU, ahead=0)
+    for place, temperature in enumerate(
+        (fitted.draft_temperature, fitted.deliberated_temperature, fitted.full_temperature), 2
+    ):
+        assert temperature == place
+    (draft, mask), _, (full, _) = logits
+    for part, whole in ((draft, found.draft_logits), (full, found.logits)):
+        nearest = np.abs(part[:, None] - whole[None]).max(axis=-1).min(axis=1)
+        assert nearest.max() < 1e-3
+    ((probabilities, disagrees, _),) = gated
+    assert np.array_equal(probabilities, softmax(draft, mask))
+    assert np.array_equal(disagrees, draft.argmax(axis=-1) != full.argmax(axis=-1))
 
 
 def test_the_gate_opens_and_says_why(world):
@@ -128,6 +157,8 @@ def test_samples_without_an_answer_are_left_out(world):
     )
     again = calibrate(model, data, without_passes(), bank, Running(), seed=7)
     assert again.fit_samples + again.set_samples == len(split)
+    names = "\n".join(sorted(f"{sample.source}/{sample.id}" for sample in split.samples))
+    assert again.split_digest == hashlib.sha256(names.encode()).hexdigest()
 
 
 def without_passes():
