@@ -137,7 +137,7 @@ def _notes(
         where = f" of source {sample.source!r}" if options.per_source else ""
         notes.append(
             f"the set is all candidates: {seen.too_few} calibration samples{where} are too few "
-            f"for level {seen.level:g}"
+            f"for level {seen.level:.12g}"
         )
     if options.deliberate and not has_foils:
         notes.append("no foils travel with this model: its stability knows no tournament")

@@ -6,6 +6,7 @@ import json
 import threading
 import tracemalloc
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -241,6 +242,24 @@ def test_options_that_are_not_allowed(arbiter, options, kind, said):
     ):
         with pytest.raises(kind, match=said):
             call()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, Fraction])
+def test_any_number_is_a_level(parts, kind):
+    arbiter = Arbiter(parts)
+    decision = arbiter.decide(QUESTION, COLORS, alpha=kind(0.25), early_exit=False)
+    assert decision.level == 0.75 and type(decision.level) is float
+    assert json.dumps(decision.to_dict())
+    assert arbiter.set_target_risk(kind(0.25), kind(0.875)) == arbiter.set_target_risk(0.25, 0.875)
+    for wrong in (True, np.bool_(True), "0.1", None, 0.5j):
+        with pytest.raises(DecisionError, match="alpha"):
+            arbiter.decide(QUESTION, COLORS, alpha=wrong)
+
+
+def test_an_alpha_too_small_to_round_is_not_rounded(arbiter):
+    decision = arbiter.decide(QUESTION, COLORS, alpha=1e-8)
+    assert any("for level 0.99999999" in note for note in decision.notes)
+    assert "for level 0.99999999:" in decision.reasons[-1].text
 
 
 def test_misspelt_options_are_type_errors(arbiter):

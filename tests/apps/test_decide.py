@@ -18,7 +18,11 @@ from arbiter.media import load_image
 from arbiter.model.files import load_model
 from arbiter.model.predict import softmax
 from experiments.app import quote_text_lists
+from experiments.decide import lines
 from tests.conftest import draw_square, run_app
+
+# It is run as a program as well, by `mistake`.
+pytestmark = pytest.mark.filterwarnings("ignore:'experiments.decide' found in sys.modules")
 
 COLORS = ["red", "green", "blue"]
 QUESTION = "what color is the shape?"
@@ -70,6 +74,12 @@ def test_a_shut_gate_is_said(smoke_run, arbiter, picture):
     assert summary["calibration"]["gate"]["gate"] is None
     for page in (smoke_run[0] / "model" / "README.md", smoke_run[0] / "train.log"):
         assert "shut" in page.read_text(), page
+
+
+def test_a_level_is_not_rounded(arbiter):
+    for alpha, level in ((0.001, "99.9%"), (0.1, "90%"), (0.3, "70%"), (1e-7, "99.99999%")):
+        printed = lines(arbiter.decide(QUESTION, COLORS, alpha=alpha), COLORS)
+        assert any(line.endswith(f" at {level} coverage") for line in printed), printed
 
 
 def test_a_temperature_from_few_samples_is_said(smoke_run):
