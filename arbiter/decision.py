@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from arbiter.calibration.conformal import METHODS
@@ -102,8 +103,10 @@ class Options:
     escalation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.alpha, (int, float)) and 0 < self.alpha < 1):
+        if not (isinstance(self.alpha, Real) and 0 < self.alpha < 1):
             raise DecisionError(f"alpha={self.alpha}: must lie between 0 and 1, e.g. 0.1")
+        # Of numpy's numbers, levels would have their precision, and not be JSON.
+        object.__setattr__(self, "alpha", float(self.alpha))
         if self.method not in METHODS:
             raise DecisionError(f"method={self.method}: must be one of {', '.join(METHODS)}")
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +209,12 @@ class Arbiter:
             self._target = None
             return {}
         for name, value in (("target_risk", target), ("confidence", confidence)):
-            if not (isinstance(value, (int, float)) and 0 < value < 1):
+            if not (isinstance(value, Real) and 0 < value < 1):
                 raise DecisionError(f"{name}={value}: must lie between 0 and 1, e.g. 0.05")
         if self.calibration is None:
             raise DecisionError("target_risk: the model is not calibrated; train it with more data")
         found = {
-            name: path.risk.threshold_for(target, confidence)
+            name: path.risk.threshold_for(float(target), float(confidence))
             for name, path in self.calibration.paths.items()
         }
         if all(threshold.threshold is None for threshold in found.values()):

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from arbiter.errors import RunError, first_line
 from arbiter.strict_json import read_json
 
-MANIFEST = "MANIFEST.json"
+MANIFEST, CARD = "MANIFEST.json", "README.md"
 _MANIFEST_BYTES = 1 << 20
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TEMPORARY, _REPLACED = ".writing", ".replaced"
@@ -129,11 +129,15 @@ def write_json_atomic(path: Path, value: Any) -> None:
 
 
 def write_manifest(directory: Path) -> None:
-    """List the sha256 of every file in a directory in its MANIFEST.json, and force all to disk."""
+    """List the sha256 of every file in a directory in its MANIFEST.json, and force all to disk.
+
+    Not that of its README.md: it is for people, who edit it, and nothing depends on it.
+    """
     files = sorted(p for p in directory.iterdir() if p.is_file() and p.name != MANIFEST)
     for path in files:
         fsync_path(path)
-    write_json_atomic(directory / MANIFEST, {path.name: file_digest(path) for path in files})
+    digests = {path.name: file_digest(path) for path in files if path.name != CARD}
+    write_json_atomic(directory / MANIFEST, digests)
     fsync_path(directory)
 
 
@@ -141,7 +145,7 @@ def verified_files(directory: Path) -> frozenset[str]:
     """The names that a directory's MANIFEST.json lists, each one a whole file of that directory.
 
     Directories may come from strangers: a manifest names files of its own directory only, and a
-    file is no link to somewhere else.
+    file is no link to somewhere else. README.md is listed if it is there, whatever it holds.
 
     Raises:
         RunError: what is wrong; the directory is not named in it.
@@ -154,17 +158,21 @@ def verified_files(directory: Path) -> frozenset[str]:
         raise RunError(f"{MANIFEST} is damaged ({first_line(error)})") from None
     if not isinstance(listed, dict):
         raise RunError(f"{MANIFEST} is damaged (not an object)")
-    for name, digest in listed.items():
+    for name in listed:
         if not _FILE_NAME.fullmatch(name):
             raise RunError(f"{MANIFEST} names {name[:60]!r}, which is no file of this directory")
-        path = directory / name
-        if not path.is_file():
+        if not (directory / name).is_file() and name != CARD:
             raise RunError(f"{name} is missing")
+    # Manifests of former versions list the card, those of this one do not.
+    card = {CARD} if (directory / CARD).is_file() else set()
+    present = (listed.keys() - {CARD}) | card
+    for name in sorted(present):
+        path = directory / name
         if not _belongs(path, directory):
             raise RunError(f"{name} is a link out of the directory; put the file itself there")
-        if file_digest(path) != digest:
+        if name != CARD and file_digest(path) != listed[name]:
             raise RunError(f"{name} is damaged: its sha256 is not the one in {MANIFEST}")
-    return frozenset(listed)
+    return frozenset(present)
 
 
 def _belongs(path: Path, directory: Path) -> bool:

@@ -20,6 +20,7 @@ from arbiter.calibration.escalation import (
 from arbiter.calibration.metrics import entropy
 from arbiter.calibration.risk import RiskThreshold
 from arbiter.decision import Decision, Options, Timings
+from arbiter.errors import DecisionError
 from arbiter.sample import Sample
 
 
@@ -39,7 +40,15 @@ def judge(
         calibration: None for a model that is not calibrated.
         target: the thresholds of a target risk, by path; None for the model's own.
         has_foils: whether deliberation had a bank.
+
+    Raises:
+        DecisionError: a probability is not a number, which no threshold would escalate.
     """
+    if not np.isfinite(outcome.probabilities).all():
+        raise DecisionError(
+            "the model's probabilities are not finite: its weights are damaged, or too large for "
+            "this device's precision"
+        )
     sets = None
     if calibration is not None:
         sources = [sample.source for sample in samples] if options.per_source else None
@@ -120,13 +129,15 @@ def _notes(
     notes = []
     if calibration is None:
         notes.append("the probabilities are not calibrated")
-    elif options.path == GATED and calibration.gate.gate is None:
-        notes.append("the gate for early exit is shut; calibration.json says why")
+    else:
+        notes += calibration.notes
+        if options.path == GATED and calibration.gate.gate is None:
+            notes.append("the gate for early exit is shut; calibration.json says why")
     if seen.too_few is not None:
         where = f" of source {sample.source!r}" if options.per_source else ""
         notes.append(
             f"the set is all candidates: {seen.too_few} calibration samples{where} are too few "
-            f"for level {seen.level:g}"
+            f"for level {seen.level:.12g}"
         )
     if options.deliberate and not has_foils:
         notes.append("no foils travel with this model: its stability knows no tournament")

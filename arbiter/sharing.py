@@ -86,14 +86,15 @@ def save_pretrained(
 ) -> None:
     """Write a model into a directory, beside whatever else is there.
 
+    Args:
+        model_card_kwargs: fields of the card's metadata; a model without a card gets one of them.
+
     Raises:
-        RunError: the directory cannot be written.
+        RunError: the directory cannot be written, or the card's metadata not be read.
     """
     directory = Path(directory)
-    if directory.exists() and not directory.is_dir():
-        raise RunError(f"{directory}: is not a directory; give another one")
-    if model_card_kwargs and loaded.card is not None:
-        card = with_metadata(loaded.card, model_card_kwargs)
+    if model_card_kwargs:
+        card = with_metadata(loaded.card or "", model_card_kwargs)
         loaded = dataclasses.replace(loaded, card=card)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,11 +107,11 @@ def save_pretrained(
                 (directory / name).unlink(missing_ok=True)
             for file in sorted(Path(temporary).iterdir(), key=lambda f: f.name == MANIFEST):
                 shutil.move(file, directory / file.name)
+    except (FileExistsError, NotADirectoryError):
+        raise RunError(f"{directory}: is not a directory; give another one") from None
     except OSError as error:
         line = disk_problem(error, directory)
-        if line is None:
-            raise
-        raise RunError(line) from error
+        raise RunError(line or f"{directory}: {error.strerror}; give another one") from error
 
 
 def push_to_hub(

@@ -52,7 +52,8 @@ def lines(decision: Decision, candidates: list[str]) -> list[str]:
     width = max(map(len, candidates))
     chosen = "none: the model is not calibrated"
     if decision.prediction_set is not None:
-        chosen = f"{{{', '.join(decision.prediction_set)}}} at {decision.level:.0%} coverage"
+        level = f"{100 * decision.level:.12g}%"
+        chosen = f"{{{', '.join(decision.prediction_set)}}} at {level} coverage"
     reasons = "; ".join(reason.text for reason in decision.reasons)
     printed = [
         f"choice          {decision.choice}",

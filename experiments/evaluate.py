@@ -155,10 +155,20 @@ def _choose(mix: Mix, config: EvaluateConfig, name: str) -> tuple[list[Sample], 
     samples = [sample for sample in chosen if sample.answer is not None]
     if not samples:
         raise SourceError(f"{name}: none of {len(chosen)} samples has an answer to compare with")
+    kept = cap_by_group(samples, config.max_samples, 0)
     notes = []
     if len(samples) < len(chosen):
         notes.append(f"{len(chosen) - len(samples)} samples without an answer were left out")
-    return cap_by_group(samples, config.max_samples, 0), notes
+    for source in mix.statistics:
+        for why, part in (
+            (f"no samples in the {config.split} split", chosen),
+            ("no sample with an answer", samples),
+            (f"no sample among those that max_samples={config.max_samples} keeps", kept),
+        ):
+            if not any(sample.source == source for sample in part):
+                notes.append(f"{source} has {why}: no figures are of it")
+                break
+    return kept, notes
 
 
 def latency(arbiter: Arbiter, samples: Sequence[Sample], count: int) -> dict | None:

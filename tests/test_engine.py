@@ -6,6 +6,7 @@ import json
 import threading
 import tracemalloc
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arbiter import Arbiter, Decision, Sample
-from arbiter.calibration.calibration import calibrate
+from arbiter.calibration.calibration import calibrate, describe_calibration
 from arbiter.calibration.deployed import PATHS
 from arbiter.encoders.raw import RawEncoder, RawEncoderConfig
 from arbiter.errors import (
@@ -243,6 +244,24 @@ def test_options_that_are_not_allowed(arbiter, options, kind, said):
             call()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, Fraction])
+def test_any_number_is_a_level(parts, kind):
+    arbiter = Arbiter(parts)
+    decision = arbiter.decide(QUESTION, COLORS, alpha=kind(0.25), early_exit=False)
+    assert decision.level == 0.75 and type(decision.level) is float
+    assert json.dumps(decision.to_dict())
+    assert arbiter.set_target_risk(kind(0.25), kind(0.875)) == arbiter.set_target_risk(0.25, 0.875)
+    for wrong in (True, np.bool_(True), "0.1", None, 0.5j):
+        with pytest.raises(DecisionError, match="alpha"):
+            arbiter.decide(QUESTION, COLORS, alpha=wrong)
+
+
+def test_an_alpha_too_small_to_round_is_not_rounded(arbiter):
+    decision = arbiter.decide(QUESTION, COLORS, alpha=1e-8)
+    assert any("for level 0.99999999" in note for note in decision.notes)
+    assert "for level 0.99999999:" in decision.reasons[-1].text
+
+
 def test_misspelt_options_are_type_errors(arbiter):
     with pytest.raises(TypeError, match="alhpa: no such option; there are alpha, method"):
         arbiter.decide("q?", COLORS, alhpa=0.1)
@@ -366,6 +385,18 @@ def test_an_uncalibrated_model_claims_nothing(uncalibrated):
         uncalibrated.decide(QUESTION, COLORS, deliberate=True)
 
 
+def test_probabilities_that_are_none_are_refused(parts, monkeypatch):
+    """As they would be neither below nor above any threshold."""
+    arbiter = Arbiter(parts)
+    outcome = arbiter._deployed.run(index([POOL[0]], parts.encoder), "full")
+    broken = dataclasses.replace(outcome, probabilities=outcome.probabilities * np.nan)
+    monkeypatch.setattr(arbiter._deployed, "run", lambda dataset, path: broken)
+    with pytest.raises(DecisionError, match="not finite"):
+        arbiter.decide(POOL[0].question, POOL[0].candidates)
+    (error,) = arbiter.decide_batch([POOL[0]], errors="return")
+    assert isinstance(error, DecisionError)
+
+
 def test_thresholds_can_be_given_with_a_question(arbiter):
     everything = {
         "max_entropy": None, "min_confidence": None, "max_set_size": None, "min_stability": None,
@@ -412,6 +443,17 @@ def test_a_shut_gate_says_so(parts):
     decision = Arbiter(dataclasses.replace(parts, calibration=values)).decide(QUESTION, COLORS)
     assert decision.notes == ("the gate for early exit is shut; calibration.json says why",)
     assert not decision.early_exit
+
+
+def test_a_temperature_from_few_samples_says_so(parts):
+    for count, said in ((2, True), (49, True), (50, False)):
+        values = {**parts.calibration, "fit_samples": count}
+        few = Arbiter(dataclasses.replace(parts, calibration=values))
+        for options in ({}, {"early_exit": False}):
+            notes = few.decide(QUESTION, COLORS, **options).notes
+            assert any(f"temperature comes from {count} samples" in n for n in notes) is said
+        assert ("probabilities are rough" in describe_calibration(few.calibration)) is said
+        assert bool(few.calibration.summary(None)["notes"]) is said
 
 
 def test_deliberation_without_foils_says_so(parts):

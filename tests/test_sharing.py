@@ -59,10 +59,13 @@ def test_other_files_stay_and_old_parts_go(model, tmp_path):
     assert set(contents(model)) <= {*FILES, "MANIFEST.json"}
 
 
-def test_a_file_is_no_directory(model, tmp_path):
+@pytest.mark.parametrize("below", ["", "x", "x/y"])
+def test_a_file_is_no_directory(model, tmp_path, below):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(RunError, match="file: is not a directory; give another one"):
-        Arbiter.load(model).save_pretrained(tmp_path / "file")
+    with pytest.raises(RunError, match="is not a directory; give another one"):
+        Arbiter.load(model).save_pretrained(tmp_path / "file" / below)
+    with pytest.raises(RunError, match="name too long; give another one"):
+        Arbiter.load(model).save_pretrained(tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,26 @@ def test_metadata_can_be_added(model, tmp_path):
     assert (card.data.license, card.data.language) == ("mit", ["en"])
     assert card.data.eval_results == ModelCard.load(model / "README.md").data.eval_results
     assert Arbiter.load(tmp_path)
+
+
+def test_metadata_make_a_card_where_there_is_none(model, tmp_path):
+    path = shutil.copytree(model, tmp_path / "model")
+    (path / "README.md").unlink()
+    Arbiter.load(path).save_pretrained(tmp_path / "copy", model_card_kwargs={"license": "mit"})
+    assert ModelCard.load(tmp_path / "copy" / "README.md").data.license == "mit"
+    Arbiter.load(path).save_pretrained(tmp_path / "plain")
+    assert not (tmp_path / "plain" / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    "metadata", ["license: [mit", "- a", "1: 2", "tags: 3", "model-index: 3", "a: !!x/y {}"]
+)
+def test_metadata_that_are_none_are_one_line(model, tmp_path, metadata):
+    path = shutil.copytree(model, tmp_path / "model")
+    (path / "README.md").write_text(f"---\n{metadata}\n---\n# A card\n")
+    arbiter = Arbiter.load(path)
+    line = refusal(arbiter.save_pretrained, tmp_path / "x", model_card_kwargs={"license": "mit"})
+    assert line.startswith("README.md: its metadata are not a model's")
 
 
 def test_every_source_has_a_licence_or_says_that_it_is_unknown():

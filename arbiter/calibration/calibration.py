@@ -24,7 +24,7 @@ from arbiter.calibration.deployed import DELIBERATED, PATHS, Deployed, Fitted, O
 from arbiter.calibration.escalation import EscalationConfig
 from arbiter.calibration.gate import GateFit, fit_gate
 from arbiter.calibration.risk import RiskCounts
-from arbiter.calibration.temperature import fit_temperature
+from arbiter.calibration.temperature import FEW_SAMPLES, fit_temperature
 from arbiter.features.dataset import FeatureDataset
 from arbiter.model.bank import TravellingBank
 from arbiter.model.decision_model import DecisionModel
@@ -103,6 +103,16 @@ class Calibration:
     raps: RapsConfig
     escalation: EscalationConfig
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads a probability must know of the fit."""
+        if self.fit_samples >= FEW_SAMPLES:
+            return ()
+        return (
+            f"the temperature comes from {self.fit_samples} samples, fewer than {FEW_SAMPLES}: "
+            "probabilities are rough",
+        )
+
     def prediction_sets(
         self,
         outcome: Outcome,
@@ -141,6 +151,7 @@ class Calibration:
             "draft_temperature": fitted.draft_temperature,
             "deliberated_temperature": fitted.deliberated_temperature,
             "gate": asdict(self.gate),
+            "notes": list(self.notes),
             "foils": 0 if bank is None else len(bank),
         }
 
@@ -166,14 +177,15 @@ def calibrate(
         None when a part is left without samples: then nothing may be called calibrated.
     """
     rows = np.array([r for r, sample in enumerate(dataset.samples) if sample.answer is not None])
-    fits = _fits([dataset.samples[row] for row in rows], config.fit_fraction, seed)
+    samples = [dataset.samples[row] for row in rows]
+    fits = _fits(samples, config.fit_fraction, seed)
     if not fits.any() or fits.all():
         return None
     fit_part, set_part = dataset.take(rows[fits]), dataset.take(rows[~fits])
     fitted, gate = _fit(model, fit_part, config, bank, running, seed)
     deployed = Deployed(model, fitted, bank, running)
     paths = [p for p in PATHS if p != DELIBERATED or fitted.deliberated_temperature is not None]
-    names = sorted(f"{sample.source}/{sample.id}" for sample in dataset.samples)
+    names = sorted(f"{sample.source}/{sample.id}" for sample in samples)
     return Calibration(
         fitted=fitted,
         gate=gate,
@@ -211,7 +223,7 @@ def _fit(
     running: Running,
     seed: int,
 ) -> tuple[Fitted, GateFit]:
-    """Temperatures of maximum likelihood, and the gate."""
+    """Temperatures, and the gate."""
     found = predict(model, part, running.batch_size, running.device, running.ahead)
     draft_temperature = fit_temperature(found.draft_logits, found.mask, found.answer)
     deliberated_temperature = None
@@ -258,8 +270,9 @@ def describe_calibration(calibration: Calibration | None) -> str:
     if calibration is None:
         return "none: its split needs samples of at least two groups; decisions will say so"
     gate = calibration.gate
-    return (
+    fitted = (
         f"temperature {calibration.fitted.full_temperature:.3f} and gate from "
-        f"{calibration.fit_samples} samples, sets from {calibration.set_samples}; gate "
-        f"{'open' if gate.gate else 'shut'}: {gate.reason}"
+        f"{calibration.fit_samples} samples, sets from {calibration.set_samples}"
     )
+    found = f"gate {'open' if gate.gate else 'shut'}: {gate.reason}"
+    return "; ".join((fitted, *calibration.notes, found))

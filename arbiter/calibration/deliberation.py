@@ -41,7 +41,7 @@ class DeliberationConfig:
     passes: int = option(8, help="Stochastic passes; 0 leaves deliberation out.", low=0, high=256)
     dropout: float = option(0.1, help="Share switched off in a pass.", low=0, below=1)
     router_noise: float = option(
-        0.1, help="Standard deviation of what is added to router logits.", low=0
+        0.1, help="Standard deviation of what is added to router logits.", low=0, high=100
     )
     bank: int = option(
         4096, help="Foils that travel with a model trained against foils; 0 for none.", low=0

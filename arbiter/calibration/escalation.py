@@ -88,12 +88,12 @@ def reasons(config: EscalationConfig, seen: Evidence, empty_escalates: bool) -> 
             )
         )
     if seen.set_size == 0 and empty_escalates:
-        found.append(Reason(EMPTY_SET, f"no candidate is plausible at level {seen.level:g}"))
+        found.append(Reason(EMPTY_SET, f"no candidate is plausible at level {seen.level:.12g}"))
     limit = config.max_set_size
     if limit is not None and seen.set_size is not None and seen.set_size > limit:
-        text = f"{seen.set_size} candidates are plausible at level {seen.level:g}"
+        text = f"{seen.set_size} candidates are plausible at level {seen.level:.12g}"
         if seen.too_few is not None:
-            text = f"too few calibration samples for level {seen.level:g}: {seen.too_few}"
+            text = f"too few calibration samples for level {seen.level:.12g}: {seen.too_few}"
         found.append(Reason(SET_TOO_LARGE, text))
     least = config.min_stability
     if seen.stability is not None and least is not None and seen.stability < least:

@@ -6,8 +6,10 @@ are somewhat narrower than the truth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from scipy.special import bdtr, betaincinv, betaln, gammaln
+from scipy.special import bdtr, betaincinv, betaln, chdtrc, gammaln
 
 
 def upper_bound(failures: int, trials: int, confidence: float = 0.95) -> float:
@@ -73,7 +75,24 @@ def coverage_interval(
     return (lowest / tested, highest / tested)
 
 
+def same_shares(one: Sequence[int], other: Sequence[int], error: float = 0.01) -> bool:
+    """Whether two samples' counts by kind may well come from the same shares.
+
+    Pearson's chi-square test of homogeneity; shares that are the same fail it with probability
+    `error`.
+
+    Args:
+        one, other: counts of the same kinds in the same order, each above 0 in total.
+    """
+    counts = np.array([one, other], np.float64)
+    counts = counts[:, counts.any(axis=0)]
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    kinds = counts.shape[1]
+    return kinds == 1 or bool(chdtrc(kinds - 1, statistic) >= error)
+
+
 def quantile_rank(samples: int, alpha: float) -> int:
     """ceil((n + 1)(1 - alpha)): which of the n ascending scores bounds the set; n + 1 is none."""
-    # Guards the ceiling against 1 - alpha being a hair above its decimal.
-    return int(np.ceil((samples + 1) * (1 - alpha) - 1e-9))
+    # Guards the ceiling against 1 - alpha being a hair above its decimal; it is never below 1.
+    return max(1, int(np.ceil((samples + 1) * (1 - alpha) - 1e-9)))

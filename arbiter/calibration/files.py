@@ -13,6 +13,7 @@ from arbiter.calibration.deployed import DELIBERATED, PATHS, Fitted
 from arbiter.calibration.escalation import EscalationConfig
 from arbiter.calibration.gate import Gate, GateFit
 from arbiter.calibration.risk import RiskCounts, thresholds
+from arbiter.calibration.temperature import HIGHEST, LOWEST
 from arbiter.config import from_dict
 from arbiter.errors import ArbiterError, RunError
 
@@ -37,11 +38,11 @@ def read_calibration(values: dict) -> Calibration:
             raise ValueError(f"empty_set is {values['empty_set']!r}")
         return Calibration(
             fitted=fitted,
-            gate=GateFit(**{**values["gate"], "gate": fitted.gate}),
+            gate=_gate_fit(values["gate"], fitted.gate),
             paths={name: _path(values["paths"][name]) for name in expected},
             fit_samples=_count(values["fit_samples"]),
             set_samples=_count(values["set_samples"]),
-            split_digest=str(values["split_digest"]),
+            split_digest=_text(values["split_digest"]),
             empty_set=values["empty_set"],
             raps=from_dict(RapsConfig, values["raps"]),
             escalation=from_dict(EscalationConfig, values["escalation"]),
@@ -60,13 +61,25 @@ def _fitted(values: dict) -> Fitted:
         gate = Gate(*(_number(gate[name]) for name in ("margin", "entropy", "confidence")))
     deliberated = values["deliberated_temperature"]
     return Fitted(
-        draft_temperature=_positive(values["draft_temperature"]),
-        full_temperature=_positive(values["full_temperature"]),
-        deliberated_temperature=None if deliberated is None else _positive(deliberated),
+        draft_temperature=_temperature(values["draft_temperature"]),
+        full_temperature=_temperature(values["full_temperature"]),
+        deliberated_temperature=None if deliberated is None else _temperature(deliberated),
         gate=gate,
         deliberation=from_dict(DeliberationConfig, values["deliberation"]),
         seed=_count(values["seed"]),
     )
+
+
+def _gate_fit(values: dict, gate: Gate | None) -> GateFit:
+    bound = values["bound"]
+    samples, exits, disagreements = (
+        _count(values[name]) for name in ("samples", "exits", "disagreements")
+    )
+    if not samples >= exits >= disagreements:
+        raise ValueError(f"{disagreements} of {exits} exits of {samples} samples disagree")
+    if bound is not None and not 0 <= _number(bound) <= 1:
+        raise ValueError(f"{bound!r} is no share")
+    return GateFit(gate, _text(values["reason"]), samples, exits, disagreements, bound)
 
 
 def _path(values: dict) -> PathCalibration:
@@ -94,10 +107,17 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _positive(value: Any) -> float:
-    if _number(value) <= 0:
-        raise ValueError(f"{value!r} is not above 0")
+def _temperature(value: Any) -> float:
+    # But for the last digit, which may differ from machine to machine.
+    if not LOWEST * (1 - 1e-9) <= _number(value) <= HIGHEST * (1 + 1e-9):
+        raise ValueError(f"{value!r} is no temperature from {LOWEST:g} to {HIGHEST:g}")
     return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
 
 
 def _count(value: Any) -> int:

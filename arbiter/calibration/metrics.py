@@ -71,16 +71,19 @@ def reliability_bins(
 ) -> list[Bin]:
     """Equal-mass bins of confidence (Nguyen and O'Connor, 2015), least confident first.
 
-    The top-1 confidences are sorted and cut into `bins` parts of nearly equal size; fewer where
-    there are fewer samples.
+    The top-1 confidences are sorted and cut into `bins` parts of nearly equal size. A cut that
+    would part equal confidences is made after them, so the order of samples has no influence; there
+    are fewer bins where there are fewer confidences.
     """
     confidence = probabilities.max(axis=-1)
     correct = probabilities.argmax(axis=-1) == answer
     order = np.argsort(confidence, kind="stable")
+    ascending = confidence[order]
+    last = [part[-1] for part in np.array_split(ascending, bins) if len(part)]
+    cuts = np.unique(np.searchsorted(ascending, last, side="right"))[:-1]
     return [
         Bin(float(confidence[part].mean()), float(correct[part].mean()), len(part))
-        for part in np.array_split(order, bins)
-        if len(part)
+        for part in np.split(order, cuts)
     ]
 
 

@@ -59,7 +59,7 @@ def document(
         "held_out": None if used is None else not used,
         "used": used,
         "notes": [*lines, *notes],
-        **evaluate(evidence, alphas),
+        **evaluate(evidence, alphas, held_out=used == {}),
     }
 
 

@@ -57,8 +57,13 @@ class Evidence:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS) -> dict:
+def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS, held_out: bool = True) -> dict:
     """All figures, as JSON; what they mean is in docs/evaluation.md.
+
+    Args:
+        alphas: error levels of the prediction sets.
+        held_out: whether the run is known to have used none of the samples; nothing is promised of
+            others.
 
     Returns:
         `overall`, and `sources` with a part for each source, which has `question_types` with a part
@@ -67,7 +72,7 @@ def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS) -> dict:
     sources = np.array([sample.source for sample in evidence.samples])
     types = np.array([str(sample.meta.get("question_type", "")) for sample in evidence.samples])
     names = list(dict.fromkeys(sources.tolist()))
-    parts = _Parts(evidence, alphas)
+    parts = _Parts(evidence, alphas, held_out)
     report: dict = {"overall": parts.part(np.arange(len(sources)), names), "sources": {}}
     if evidence.full is not None and evidence.seconds:
         times = {"seconds_with": evidence.seconds[GATED], "seconds_without": evidence.seconds[FULL]}
@@ -87,8 +92,8 @@ def evaluate(evidence: Evidence, alphas: Sequence[float] = ALPHAS) -> dict:
 class _Parts:
     """Figures of subsets of the evidence."""
 
-    def __init__(self, evidence: Evidence, alphas: Sequence[float]):
-        self._e, self._alphas = evidence, alphas
+    def __init__(self, evidence: Evidence, alphas: Sequence[float], held_out: bool):
+        self._e, self._alphas, self._held_out = evidence, alphas, held_out
         self._answer = np.array([sample.answer for sample in evidence.samples])
         self._chance = np.array([1 / len(sample.candidates) for sample in evidence.samples])
         self._modalities = {
@@ -148,7 +153,9 @@ class _Parts:
             for alpha in self._alphas:
                 measured = self._e.sets.measure(method, alpha, rows, self._answer)
                 covered = wilson_interval(round(measured["coverage"] * len(rows)), len(rows))
-                promised = self._e.sets.guarantee(alpha, len(rows), sources)
+                promised = None
+                if self._held_out:
+                    promised = self._e.sets.guarantee(alpha, len(rows), sources)
                 found.append(
                     {
                         "alpha": alpha,

@@ -49,9 +49,8 @@ def measure(
         return outcome
 
     outcome = run(GATED)
-    decisions = judge(
-        samples, outcome, Options(), Timings(0.0, 0.0, len(samples)), calibration, None, False
-    )
+    options, timings = Options(per_source=per_source), Timings(0.0, 0.0, len(samples))
+    decisions = judge(samples, outcome, options, timings, calibration, None, False)
     sets = None
     if calibration is not None:
         sources = [sample.source for sample in samples]

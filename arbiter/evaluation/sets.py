@@ -5,6 +5,7 @@ Shape letters: N samples, K candidates.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,7 +14,7 @@ import numpy as np
 from arbiter.calibration.calibration import Calibration, Sets
 from arbiter.calibration.conformal import METHODS, samples_needed
 from arbiter.calibration.deployed import Outcome
-from arbiter.calibration.exact import coverage_interval
+from arbiter.calibration.exact import coverage_interval, same_shares
 
 
 class DeployedSets:
@@ -37,7 +38,7 @@ class DeployedSets:
     ):
         self._calibration, self._outcome, self._path = calibration, outcome, path
         self._sources = sources if per_source else None
-        self._evaluated = list(dict.fromkeys(sources))
+        self._evaluated = Counter(sources)
         self._at = lru_cache(maxsize=None)(self._make)
 
     def _make(self, method: str, alpha: float) -> Sets:
@@ -76,7 +77,8 @@ class DeployedSets:
         """Where `unfilled_coverage` lies with probability 0.99 if all samples are alike.
 
         None where nothing is promised: for a part of a source, for sources that were not
-        calibrated on, and for some of the sources that were calibrated on together.
+        calibrated on, and for sources that were calibrated on together unless all of them are
+        there, in the same shares (`same_shares`, at 1%).
 
         Args:
             count: samples whose coverage it is.
@@ -86,14 +88,24 @@ class DeployedSets:
         if sources is None:
             return None
         if self._sources is None:
-            calibrated = sum(counts.values()) if set(sources) == set(counts) else 0
+            whole = set(sources) == set(counts) and self._alike()
+            calibrated = sum(counts.values()) if whole else 0
         else:
             calibrated = counts.get(sources[0], 0) if len(sources) == 1 else 0
         return coverage_interval(calibrated, count, alpha) if calibrated else None
 
+    def _alike(self) -> bool:
+        """Whether the samples come from the sources calibrated on, in the same shares."""
+        known, evaluated = self._counts(), self._evaluated
+        if known.keys() != evaluated.keys():
+            return False
+        return same_shares(list(known.values()), [evaluated[name] for name in known])
+
     def notes(self, alphas: Sequence[float]) -> list[str]:
-        """A line for each level that has too few calibration samples, and for a gate kept shut."""
-        counts, lines = self._counts(), []
+        """A line for each level that has too few calibration samples, for a temperature from too
+        few, for sets without a promise over all sources, and for a gate kept shut.
+        """
+        counts, lines = self._counts(), list(self._calibration.notes)
         groups = {"": sum(counts.values())}
         if self._sources is not None:
             groups = {f"{name}: ": counts.get(name, 0) for name in self._evaluated}
@@ -105,6 +117,11 @@ class DeployedSets:
                         f"{name}level {alpha:g} needs {needed} calibration samples, there are "
                         f"{count}; its sets hold all candidates"
                     )
+        if self._sources is None and not self._alike():
+            lines.append(
+                "no coverage is promised: sets were calibrated on other sources, or other shares "
+                "of them"
+            )
         gate = self._calibration.gate
         if gate.gate is None:
             lines.append(f"the gate for early exit is shut: {gate.reason}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from arbiter.errors import RunError, first_line
@@ -38,18 +39,19 @@ def addressed(card: str, repo_id: str) -> str:
 
 
 def with_metadata(card: str, further: dict[str, Any]) -> str:
-    """The card with further fields in its metadata, e.g. `license`.
+    """The card with further fields in its metadata, e.g. `license`; an empty one has only these.
 
     Raises:
-        RunError: the card's own metadata cannot be read.
+        RunError: the card's own metadata cannot be read, or the further ones not be written.
     """
     try:
         parsed = ModelCard(card)
-    except ValueError as error:
-        raise RunError(f"README.md: {first_line(error)}") from None
-    for key, value in further.items():
-        setattr(parsed.data, key, value)
-    return str(parsed)
+        for key, value in further.items():
+            setattr(parsed.data, key, value)
+        return str(parsed)
+    # TypeError: of keys that are no names, and of tags that are no list.
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise RunError(f"README.md: its metadata are not a model's ({first_line(error)})") from None
 
 
 def _metadata(summary: dict, modalities: Sequence[str]) -> ModelCardData:
@@ -161,6 +163,8 @@ def _trust(summary: dict, test: dict | None) -> Iterator[str]:
         f"Temperature {fit['temperature']:.3f} was fitted on {fit['fit_samples']:,} samples, "
         f"prediction sets on {fit['set_samples']:,} others; none was trained or selected on."
     )
+    for note in fit["notes"]:
+        yield f"{note[0].upper()}{note[1:]}."
     gate = fit["gate"]
     yield f"Early exit: the gate is {'open' if gate['gate'] else 'shut'}; {gate['reason']}."
     if test is not None:
@@ -176,8 +180,9 @@ def _trust_measured(test: dict) -> Iterator[str]:
         yield "|---|---|---|"
     for part in sets:
         low, high = part["coverage_interval"]
+        level = f"{100 * (1 - part['alpha']):.12g}%"
         yield (
-            f"| {1 - part['alpha']:.0%} | {part['coverage']:.2%} ({low:.2%} to {high:.2%}) "
+            f"| {level} | {part['coverage']:.2%} ({low:.2%} to {high:.2%}) "
             f"| {part['mean_set_size']:.2f} |"
         )
     yield "" if sets else "There are no prediction sets."

@@ -18,6 +18,7 @@ from arbiter.errors import ArbiterError, EncoderError, RunError, first_line
 from arbiter.features.batch import media_specs
 from arbiter.features.codec import Int8Codec
 from arbiter.files import (
+    CARD,
     MANIFEST,
     verified_files,
     write_json_atomic,
@@ -37,7 +38,6 @@ CONFIG = "config.json"
 WEIGHTS = "model_fp32.safetensors"
 CODECS = "feature_codec.safetensors"
 CALIBRATION = "calibration.json"
-CARD = "README.md"
 HALF = "model.safetensors"
 FILES = (CONFIG, WEIGHTS, HALF, CODECS, CALIBRATION, CARD, TEXTS, FEATURES)
 """What a model directory may hold, beside its manifest."""
@@ -147,7 +147,7 @@ def load_model(
         if CALIBRATION in present:
             calibration = _read(directory / CALIBRATION, _CALIBRATION_BYTES)
         if CARD in present:
-            card = read_text(directory / CARD, _CARD_BYTES)
+            card = _card(directory / CARD)
         bank = None
         if TEXTS in present and FEATURES in present:
             bank = load_bank(directory, encoder.spec["text"]["pooled"].dim)
@@ -169,6 +169,18 @@ def _read(path: Path, max_bytes: int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunError(f"{path.name}: not a JSON object")
     return value
+
+
+def _card(path: Path) -> str:
+    """The text of a card, which nothing vouches for.
+
+    Raises:
+        RunError: it is none; with the file's name.
+    """
+    try:
+        return read_text(path, _CARD_BYTES)
+    except ValueError as error:
+        raise RunError(f"{path.name}: {error}; put a shorter UTF-8 text there, or none") from None
 
 
 _KEYS = {

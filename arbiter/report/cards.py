@@ -17,9 +17,10 @@ def decisions(run: RunFiles) -> page.Section:
     if gallery is None:
         text = "No decisions are kept: a run keeps some when it has scored its test split."
         return page.Section(name, title, page.note(text))
+    kind = "calibrated" if run.facts.get("calibration") else "uncalibrated"
     text = (
         f"Samples of the {gallery['split']} split, spread evenly over all right and all wrong "
-        "decisions; nobody picked them. Bars are calibrated probabilities, ✓ marks the answer."
+        f"decisions; nobody picked them. Bars are {kind} probabilities, ✓ marks the answer."
     )
     parts = [page.note(text)]
     for kind, color in (("right", "green"), ("wrong", "red")):

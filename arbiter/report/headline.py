@@ -128,7 +128,7 @@ def _tiles(run: RunFiles) -> Markup:
         items.append(("Accuracy", percent(part["accuracy"]), below))
         best = max(_BASELINES, key=lambda key: part.get(key) or 0)
         items.append(("Best baseline", percent(part.get(best)), _BASELINES[best][0]))
-        before = part.get("uncalibrated", {}).get("ece")
+        before = (part.get("uncalibrated") or {}).get("ece")
         below = "calibration error" if before is None else f"{number(before, 3)} uncalibrated"
         items.append(("ECE", number(part.get("ece"), 3), below))
     conformal = _conformal(part, _CALIBRATED_ALPHA)

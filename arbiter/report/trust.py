@@ -93,7 +93,7 @@ def _sets(evaluation: dict) -> Markup:
         for c in part.get("conformal") or []
     ]  # fmt: skip
     if not rows:
-        return page.note("The model has no prediction sets: there was no calibration split.")
+        return page.note("The model has no prediction sets: it is not calibrated.")
     text = (
         "A prediction set at error level α holds the answer with probability 1 − α or more, for "
         "questions like those it was calibrated on. The charts show how often it did so on the "

@@ -21,7 +21,11 @@ from arbiter.media import load_image
 from arbiter.model.files import load_model
 from arbiter.model.predict import softmax
 from experiments.app import quote_text_lists
+from experiments.decide import lines
 from tests.conftest import ROOT, draw_square, run_app
+
+# It is run as a program as well, by `mistake`.
+pytestmark = pytest.mark.filterwarnings("ignore:'experiments.decide' found in sys.modules")
 
 FULL = Path("/dev/full")
 COLORS = ["red", "green", "blue"]
@@ -95,6 +99,20 @@ def test_a_full_standard_output_is_one_line(smoke_run):
         )  # fmt: skip
     assert done.returncode == 1
     assert "standard output: No space left" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_level_is_not_rounded(arbiter):
+    for alpha, level in ((0.001, "99.9%"), (0.1, "90%"), (0.3, "70%"), (1e-7, "99.99999%")):
+        printed = lines(arbiter.decide(QUESTION, COLORS, alpha=alpha), COLORS)
+        assert any(line.endswith(f" at {level} coverage") for line in printed), printed
+
+
+def test_a_temperature_from_few_samples_is_said(smoke_run):
+    """In the log, the model card and the report; `test_engine` has the decision."""
+    run = smoke_run[0]
+    for page in (run / "model" / "README.md", run / "train.log", run / "report.html"):
+        text = page.read_text().lower()
+        assert "the temperature comes from 30 samples, fewer than 50" in text, page
 
 
 def test_any_text_may_follow_the_equals_sign(smoke_run, picture):

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
+from arbiter.datasets.mix import Mix
+from arbiter.sample import Sample
 from experiments import schema
 from experiments.app import CONF
-from experiments.evaluate import main
+from experiments.evaluate import _choose, main
 from tests.conftest import draw_square, run_app
 
 # It is run as a program as well, by `mistake`.
@@ -134,6 +137,28 @@ def test_a_persons_own_data_needs_no_split_but_the_one_asked_for(evaluate_here, 
     # Nothing of this source was calibrated on, so nothing may be left out of a set.
     assert {e["mean_set_size"] for e in report["overall"]["conformal"]} == {3}
     assert "jsonl: level 0.1 needs 9 calibration samples, there are 0" in printed
+
+
+def test_a_source_without_samples_does_not_vanish_silently():
+    mix = Mix()
+    mix.statistics = dict.fromkeys(("there", "elsewhere", "unanswered", "capped"))
+    asked = [("there", "small", 0)] * 2 + [("unanswered", "x", None)] + [("capped", "large", 0)] * 3
+    mix["test"] = [
+        Sample("q?", ("a", "b"), answer, source=source, group=group)
+        for source, group, answer in asked
+    ]
+    mix["train"] = [Sample("q?", ("a", "b"), 0, source="elsewhere", group="y")]
+    config = SimpleNamespace(split="test", max_samples=2)
+    samples, notes = _choose(mix, config, "mix")
+    assert {sample.source for sample in samples} == {"there"}
+    assert notes == [
+        "1 samples without an answer were left out",
+        "elsewhere has no samples in the test split: no figures are of it",
+        "unanswered has no sample with an answer: no figures are of it",
+        "capped has no sample among those that max_samples=2 keeps: no figures are of it",
+    ]
+    config.split, config.max_samples = "all", None
+    assert len(_choose(mix, config, "mix")[1]) == 2
 
 
 def test_mistakes_are_one_line(ask, manifest, tmp_path):

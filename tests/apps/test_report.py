@@ -123,6 +123,30 @@ def test_every_modality_is_shown_and_the_page_stays_small(hostile):
     assert len(html) < 1_500_000
 
 
+def test_a_run_with_too_few_samples_to_calibrate_ends_with_a_page_that_says_so(tmp_path):
+    lines = [
+        {"question": f"{s} {i} is {c}; what color?", "candidates": COLORS, "answer": c, "split": s}
+        for s, count in (("train", 8), ("val", 4), ("calibration", 1), ("test", 6))
+        for i, c in zip(range(count), 2 * COLORS, strict=False)
+    ]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run_app(
+        "experiments.train", "architecture=tiny", "encoder=raw", "dataset=jsonl",
+        f"dataset.sources.jsonl.path={data}", "schedule.epochs=1", "schedule.warmup_steps=1",
+        f"paths.features={tmp_path / 'features'}", f"hydra.run.dir={tmp_path / 'run'}",
+        OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = Page(tmp_path / "run" / "report.html")
+    assert page.sections == SECTIONS
+    assert "calibration error" in page.text_of["results"]
+    assert "The model is not calibrated: no prediction sets" in page.text_of["results"]
+    assert "Bars are uncalibrated probabilities" in page.text_of["decisions"]
+    assert "it is not calibrated" in page.text_of["sets"]
+    assert "Not calibrated" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
 def test_mistakes_are_one_line(mistake, tmp_path):
     assert "not a run directory" in mistake("report", f"run={tmp_path}")
     assert "run" in mistake("report")

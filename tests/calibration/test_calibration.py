@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import hashlib
 import itertools
 import json
 
@@ -13,9 +14,10 @@ from arbiter.calibration.conformal import METHODS
 from arbiter.calibration.deployed import DELIBERATED, PATHS, Deployed
 from arbiter.calibration.exact import coverage_interval
 from arbiter.calibration.files import read_calibration
+from arbiter.calibration.gate import fit_gate
 from arbiter.calibration.temperature import fit_temperature
 from arbiter.errors import RunError
-from arbiter.model.predict import Running, predict
+from arbiter.model.predict import Running, predict, softmax
 from tests.calibration.problems import (
     CPU,
     answered,
@@ -68,6 +70,33 @@ def test_each_head_has_the_temperature_of_maximum_likelihood(world):
     whole = fit_temperature(found.draft_logits, found.mask, found.answer)
     assert calibration.fitted.draft_temperature == pytest.approx(whole, rel=0.3)
     assert calibration.fitted.draft_temperature != calibration.fitted.full_temperature
+
+
+def test_temperatures_and_gate_come_from_the_logits_that_they_serve(world, monkeypatch):
+    """The gate from draft probabilities at temperature 1, whatever temperature is fitted."""
+    model, split, _, bank, _ = world
+    logits, gated = [], []
+    monkeypatch.setattr(
+        "arbiter.calibration.calibration.fit_temperature",
+        lambda found, mask, answer: logits.append((found, mask)) or 1.0 + len(logits),
+    )
+    monkeypatch.setattr(
+        "arbiter.calibration.calibration.fit_gate",
+        lambda *given: gated.append(given) or fit_gate(*given),
+    )
+    fitted = calibrate(model, split, loose(), bank, Running(), seed=7).fitted
+    found = predict(model, split, 32, CPU, ahead=0)
+    for place, temperature in enumerate(
+        (fitted.draft_temperature, fitted.deliberated_temperature, fitted.full_temperature), 2
+    ):
+        assert temperature == place
+    (draft, mask), _, (full, _) = logits
+    for part, whole in ((draft, found.draft_logits), (full, found.logits)):
+        nearest = np.abs(part[:, None] - whole[None]).max(axis=-1).min(axis=1)
+        assert nearest.max() < 1e-3
+    ((probabilities, disagrees, _),) = gated
+    assert np.array_equal(probabilities, softmax(draft, mask))
+    assert np.array_equal(disagrees, draft.argmax(axis=-1) != full.argmax(axis=-1))
 
 
 def test_the_gate_opens_and_says_why(world):
@@ -128,6 +157,8 @@ def test_samples_without_an_answer_are_left_out(world):
     )
     again = calibrate(model, data, without_passes(), bank, Running(), seed=7)
     assert again.fit_samples + again.set_samples == len(split)
+    names = "\n".join(sorted(f"{sample.source}/{sample.id}" for sample in split.samples))
+    assert again.split_digest == hashlib.sha256(names.encode()).hexdigest()
 
 
 def without_passes():
@@ -154,12 +185,24 @@ def test_it_travels_as_json(world):
     [
         (["format_version"], 1, "format 1 is not known"),
         (["format_version"], None, "format None is not known"),
-        (["fitted", "full_temperature"], 0.0, "not above 0"),
+        (["fitted", "full_temperature"], 0.0, "no temperature from 0.05 to 20"),
+        (["fitted", "full_temperature"], 1e-310, "no temperature"),
+        (["fitted", "draft_temperature"], 20.1, "no temperature"),
+        (["fitted", "deliberated_temperature"], 1e300, "no temperature"),
         (["fitted", "full_temperature"], True, "not a number"),
         (["fitted", "draft_temperature"], float("nan"), "not a number"),
         (["fitted", "gate", "margin"], "x", "not a number"),
         (["fitted", "gate"], 3, "not a calibration"),
         (["fitted", "deliberation", "passes"], 10**6, "passes"),
+        (["fitted", "deliberation", "router_noise"], 1e300, "router_noise"),
+        (["gate", "reason"], ["x"], "not a text"),
+        (["gate", "exits"], "many", "not a count"),
+        (["gate", "samples"], 1.5, "not a count"),
+        (["gate", "exits"], 10**9, "exits of"),
+        (["gate", "disagreements"], 10**9, "exits of"),
+        (["gate", "bound"], "x", "not a number"),
+        (["gate", "bound"], 1.5, "no share"),
+        (["split_digest"], {}, "not a text"),
         (["paths", "full"], {}, "scores"),
         (["paths", "full", "scores", "lac", "left"], [0.5, 0.1], "not ascending"),
         (["paths", "full", "scores", "lac", "left"], ["a"], "not a number"),
@@ -182,6 +225,13 @@ def test_other_contents_are_refused_in_one_line(world, keys, value, said):
     with pytest.raises(RunError, match=said) as error:
         read_calibration(values)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.05000000000000003, 20.0])
+def test_temperatures_at_the_bounds_of_the_fit_are_read(world, temperature):
+    values = world[-1].to_dict()
+    values["fitted"]["full_temperature"] = temperature
+    assert read_calibration(values).fitted.full_temperature == temperature
 
 
 def test_missing_keys_are_refused(world):

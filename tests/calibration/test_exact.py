@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import betabinom
+from scipy.stats import betabinom, chi2_contingency
 
 from arbiter.calibration import exact
 
@@ -61,6 +61,24 @@ def test_the_coverage_interval_is_that_of_the_beta_binomial(n, m, alpha):
     assert (low * m, high * m) == pytest.approx((law.ppf(0.005), law.ppf(0.995)), abs=1e-6)
     inside = law.cdf(round(high * m)) - law.cdf(round(low * m) - 1)
     assert inside >= 0.99
+
+
+def test_shares_are_told_apart_as_often_as_they_may():
+    """Pearson's test by scipy, and how often it parts what is the same."""
+    for one, other in (([30, 70], [50, 50]), ([5, 15, 80], [20, 80, 300]), ([0, 3, 4], [0, 9, 1])):
+        used = np.array([one, other])[:, np.add(one, other) > 0]
+        p_value = chi2_contingency(used, correction=False).pvalue
+        assert exact.same_shares(one, other, p_value * 0.99)
+        assert not exact.same_shares(one, other, p_value * 1.01)
+    assert exact.same_shares([7], [900]) and not exact.same_shares([100, 0], [0, 100])
+    rng = np.random.default_rng(0)
+    drawn = (rng.multinomial((300, 900), [0.2, 0.3, 0.5]) for _ in range(2000))
+    assert sum(not exact.same_shares(*pair) for pair in drawn) < 2000 * 0.01 + 4 * math.sqrt(20)
+
+
+@pytest.mark.parametrize("alpha", [1 - 1e-11, 1 - 1e-16])
+def test_the_rank_of_an_alpha_near_1_is_the_first(alpha):
+    assert exact.quantile_rank(9, alpha) == 1
 
 
 def test_a_full_set_always_covers():

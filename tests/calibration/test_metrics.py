@@ -64,6 +64,34 @@ def test_reliability_bins_hold_every_sample_once():
     assert len(metrics.reliability_bins(probabilities[:4], answer[:4], 10)) == 4
 
 
+def test_no_bin_ends_among_equal_confidences():
+    """Else the order of samples decides in which bin a right one counts."""
+    confidence = np.repeat([0.5, 0.6, 0.8], [4, 7, 1])
+    probabilities = np.stack([confidence, 1 - confidence], axis=1)
+    answer = np.array([0, 1] * 6)
+    expected = [(4, 0.5, 0.5), (7, 0.6, 4 / 7), (1, 0.8, 0.0)]
+    found = []
+    for order in (np.arange(12), np.argsort(answer), np.argsort(-answer)):
+        bins = metrics.reliability_bins(probabilities[order], answer[order], 6)
+        assert [(b.n, b.confidence, b.accuracy) for b in bins] == [
+            pytest.approx(e) for e in expected
+        ]
+        found.append(metrics.expected_calibration_error(probabilities[order], answer[order], 6))
+    assert found == pytest.approx([(0 + 7 * (0.6 - 4 / 7) + 0.8) / 12] * 3)
+
+
+def test_intervals_of_a_mean_by_hand_and_by_drawing():
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    error = 1.959964 * math.sqrt((4 + 1 + 0 + 9) / 3) / 2
+    assert metrics.mean_interval(values) == pytest.approx((3 - error, 3 + error))
+    assert metrics.mean_interval(values[:1]) == (1.0, 1.0)
+    many = np.random.default_rng(0).normal(size=400)
+    drawn = metrics.bootstrap_interval(lambda rows: many[rows].mean(), 400, draws=2000)
+    assert drawn == pytest.approx(metrics.mean_interval(many), abs=0.01)
+    narrow = metrics.bootstrap_interval(lambda rows: many[rows].mean(), 400, 2000, level=0.5)
+    assert narrow == pytest.approx(metrics.mean_interval(many, 0.6745), abs=0.01)
+
+
 def test_risk_coverage_and_its_area_by_hand():
     confidence = np.array([0.2, 0.9, 0.5, 0.7])
     right = np.array([False, True, True, False])

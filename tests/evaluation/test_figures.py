@@ -118,7 +118,7 @@ def with_sets(known: dict, held: dict, per_source: bool, empty_set="allow") -> E
 def test_coverage_by_the_definition_and_what_is_promised(per_source):
     rng = np.random.default_rng(3)
     known = {"a": drawn(120, rng), "b": drawn(39, rng, noise=4)}
-    held = {"a": drawn(50, rng), "b": drawn(70, rng, noise=4)}
+    held = {"a": drawn(90, rng), "b": drawn(30, rng, noise=4)}
     evidence = with_sets(known, held, per_source)
     report = evaluate(evidence, [0.1])
     for source in ("a", "b"):
@@ -149,6 +149,27 @@ def test_nothing_is_promised_of_other_data_than_was_calibrated_on():
     assert all(e["guarantee_interval"] is None for e in evaluate(evidence)["overall"]["conformal"])
 
 
+def test_nothing_is_promised_of_other_shares_nor_of_samples_that_were_used():
+    rng = np.random.default_rng(8)
+    known = {"a": drawn(120, rng), "b": drawn(120, rng, noise=4)}
+    held = {"a": drawn(80, rng), "b": drawn(80, rng, noise=4)}
+
+    def promised(evidence, **options) -> list[bool]:
+        report = evaluate(evidence, [0.1], **options)
+        parts = (report["overall"], *report["sources"].values())
+        return [part["conformal"][0]["guarantee_interval"] is not None for part in parts]
+
+    shifted = {**held, "b": drawn(20, rng, noise=4)}
+    for per_source in (False, True):
+        same, other = (with_sets(known, h, per_source) for h in (held, shifted))
+        each = [False, True, True]
+        assert promised(same) == (each if per_source else [True, False, False])
+        assert promised(other) == (each if per_source else [False] * 3)
+        assert promised(same, held_out=False) == [False] * 3
+        says = ["no coverage is promised" in " ".join(e.sets.notes([0.1])) for e in (same, other)]
+        assert says == [False, not per_source]
+
+
 def test_too_few_calibration_samples_give_full_sets_and_a_note():
     rng = np.random.default_rng(5)
     evidence = with_sets({"a": drawn(12, rng)}, {"a": drawn(30, rng)}, per_source=False)
@@ -156,9 +177,10 @@ def test_too_few_calibration_samples_give_full_sets_and_a_note():
     assert by_alpha[0.05]["mean_set_size"] == 4 and by_alpha[0.05]["full"] == 1
     assert by_alpha[0.1]["full"] == 0
     notes = evidence.sets.notes((0.05, 0.1))
-    assert notes[0] == "level 0.05 needs 19 calibration samples, there are 12; its sets hold all " \
+    assert notes[1] == "level 0.05 needs 19 calibration samples, there are 12; its sets hold all " \
         "candidates"  # fmt: skip
-    assert len(notes) == 2 and "gate" in notes[1]
+    assert len(notes) == 3 and "gate" in notes[2]
+    assert "temperature comes from 12 samples, fewer than 50" in notes[0]
 
 
 def test_filling_empty_sets_adds_to_coverage_and_is_told_apart():

@@ -82,6 +82,20 @@ def test_a_calibrated_model_is_measured_by_every_path(model, dataset):
     assert certified["certified_n"] + certified["uncertified_n"] == len(dataset)
 
 
+def test_escalation_goes_by_the_sets_that_are_measured(model, dataset):
+    """Within its source, a sample of an unknown one has all candidates as its set."""
+    calibration = calibrate(model, dataset, CalibrationConfig(), None, Running(), seed=0)
+    deployed = Deployed(model, calibration.fitted, None, Running())
+    strange = replace(dataset, samples=[replace(s, source="new") for s in dataset.samples])
+    large = [
+        ["set_too_large" in codes for codes in measure(
+            deployed, calibration, strange, None, per_source
+        ).escalated]
+        for per_source in (False, True)
+    ]  # fmt: skip
+    assert all(large[1]) and not all(large[0])
+
+
 def test_question_only_is_without_media_where_only_pictures_are(model, dataset):
     pictured = dataset.take([r for r, s in enumerate(dataset.samples) if s.source == "squares"])
     evidence = measure(Deployed(model, UNCALIBRATED, None, Running()), None, pictured, None)
@@ -152,6 +166,18 @@ def test_a_document_says_whether_its_samples_are_held_out(model, dataset, tmp_pa
     assert (held_out["held_out"], held_out["used"]) == (True, {})
     assert unknown["held_out"] is None and any("no record" in note for note in unknown["notes"])
     assert write_document(tmp_path, "squares", seen) == tmp_path / "evaluation" / "squares.json"
+
+
+def test_a_document_promises_nothing_of_samples_that_may_have_been_used(model, dataset, tmp_path):
+    calibration = calibrate(model, dataset, CalibrationConfig(), None, Running(), seed=0)
+    deployed = Deployed(model, calibration.fitted, None, Running())
+    evidence = measure(deployed, calibration, dataset, None)
+    record = write_record(tmp_path, split_up(dataset))
+    fresh = replace(record, digests={"train": np.zeros(0, int)})
+    for known, promised in ((record, False), (None, False), (fresh, True)):
+        found = document(evidence, dataset, known, run=tmp_path, dataset="squares", split="test")
+        entries = found["overall"]["conformal"]
+        assert all((e["guarantee_interval"] is not None) is promised for e in entries)
 
 
 def test_a_damaged_record_is_one_line(dataset, tmp_path):

@@ -277,7 +277,28 @@ def test_links_of_the_hubs_cache_are_followed(model, tmp_path):
 def test_a_pipe_is_no_file(model):
     (model / "README.md").unlink()
     os.mkfifo(model / "README.md")
-    assert "README.md is missing" in refusal(model)
+    assert load_model(model).card is None
+    (model / CODECS).unlink()
+    os.mkfifo(model / CODECS)
+    assert f"{CODECS} is missing" in refusal(model)
+
+
+@pytest.mark.parametrize("former", [True, False], ids=["listed", "not listed"])
+def test_people_edit_cards(model, former):
+    """A manifest of a former version lists the card as it was."""
+    listed = json.loads((model / MANIFEST).read_text())
+    assert "README.md" not in listed
+    if former:
+        listed["README.md"] = "0" * 64
+        (model / MANIFEST).write_text(json.dumps(listed))
+    (model / "README.md").write_text("# Another card\n")
+    assert load_model(model).card == "# Another card\n"
+    (model / "README.md").write_text("x" * (1 << 20) + "y")
+    assert refusal(model).startswith("README.md: larger than 1,048,576 bytes")
+    (model / "README.md").write_bytes(b"\xff")
+    assert refusal(model).startswith("README.md: not UTF-8")
+    (model / "README.md").unlink()
+    assert load_model(model).card is None
 
 
 FILES = (CONFIG, WEIGHTS, CODECS, "model.safetensors", "README.md", MANIFEST)

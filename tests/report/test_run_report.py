@@ -8,8 +8,12 @@ import pytest
 from filelock import FileLock
 
 from arbiter.errors import RunError
+from arbiter.evaluation.document import write_document
+from arbiter.evaluation.figures import Evidence, evaluate
 from arbiter.report import choose_gallery, write_gallery, write_report
+from arbiter.report.wording import number
 from tests.conftest import make_samples
+from tests.evaluation.evidence import drawn, samples
 from tests.report.parsed import SECTIONS, Page
 
 EVIL = "<script>alert('x')</script>"
@@ -95,6 +99,18 @@ def test_a_run_that_goes_on_past_its_end_shows_no_figures_of_that_end(tmp_path):
     run = write_run(tmp_path / "run", BEGUN, EPOCH)
     write_gallery(run, "test", choose_gallery(make_samples()[:1], np.array([[1.0, 0, 0, 0]])))
     assert "No decisions are kept" in Page(write_report(run)).text
+
+
+def test_an_uncalibrated_run_has_all_its_sections(tmp_path):
+    found, answer = drawn(30, np.random.default_rng(0))
+    figures = evaluate(Evidence(samples(answer), found, [("not_calibrated",)] * 30, found.mask / 4))
+    final = {**BEGUN, "event": "final", "calibration": None, "exit": None, "deliberation": None}
+    run = write_run(tmp_path / "run", BEGUN, STEP, EPOCH, final)
+    write_document(run, "test", {"held_out": True, "notes": ["not calibrated"], **figures})
+    page = Page(write_report(run))
+    assert page.sections == SECTIONS
+    assert f"ECE{number(figures['overall']['ece'], 3)}calibration error" in page.text
+    assert "it is not calibrated" in page.text_of["sets"]
 
 
 def test_what_is_not_a_run_or_is_damaged_is_one_line(tmp_path):
