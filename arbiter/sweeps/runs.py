@@ -177,8 +177,8 @@ def check_unchanged(run: Run, config: DictConfig, overrides: Sequence[str]) -> N
             continue  # an option that another version has not
         if key.split(".")[0] in FREE or (not one_sided and run.config[key] == now[key]):
             continue
-        if key == "schedule.epochs" and run.status != "finished":
-            continue  # it can perhaps be extended
+        if key == "schedule.epochs":
+            continue  # the run itself says whether it can be extended
         had = f"{key}={run.config[key]}" if key in run.config else "no such key"
         raise ConfigError(
             key, now.get(key, "(not given)"), f"the run has {had}, which cannot change on resume; "

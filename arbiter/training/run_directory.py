@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from arbiter.errors import ArbiterError, RunError, RunInterrupted
 from arbiter.files import disk_problem, naming, remove_leftovers, write_json_atomic
+from arbiter.training.run_reading import read_object
 
 log = logging.getLogger(__name__)
 
@@ -70,20 +71,14 @@ class RunDirectory:
         return self
 
     def _open(self) -> None:
-        for directory in (self.path, self.resume):
+        for directory in (self.path, self.resume, self.path / "evaluation"):
             remove_leftovers(directory)
-        self.finished = self._has_finished()
+        # A status that is damaged says nothing: the run's last part is done again.
+        self.finished = read_object(self.path / "status.json").get("status") == "finished"
         # Unbuffered: after an error nothing is left that closing would try to write again.
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         if not self.finished:
             self._set_status("running")
-
-    def _has_finished(self) -> bool:
-        # One that is damaged says nothing: the run's last part is done again.
-        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            status = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
-            return status["status"] == "finished"
-        return False
 
     def begin(self) -> None:
         """Say that the run is going on: from here on its files change."""

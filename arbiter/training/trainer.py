@@ -324,11 +324,26 @@ class Trainer:
             micro.step + 1, terms, norm, lambda: self._to_blame(micro, suspects)
         )
         if taken:
-            self.optimizer.step()
+            self._step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.finish_step()
         self.step = micro.step + 1
         return lr, norm if math.isfinite(norm) else None, taken
+
+    def _step(self) -> None:
+        """Let the optimizer change the weights.
+
+        Raises:
+            RunError: memory ran out for it. Some weights may be new, so it cannot be done again.
+        """
+        try:
+            with noticing_out_of_memory():
+                self.optimizer.step()
+        except OutOfMemory as error:
+            raise RunError(
+                f"training: out of memory in the optimizer at step {self.step + 1} ({error}); "
+                "lower hardware.micro_batch_size, or take a smaller model"
+            ) from None
 
     def _to_blame(self, micro: MicroBatch, suspects: list[int]) -> str:
         """Names the suspects of all processes, or the whole step's samples if there are none.

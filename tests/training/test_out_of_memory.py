@@ -99,3 +99,14 @@ def test_other_errors_are_no_lack_of_memory():
     assert not is_out_of_memory(caught.value)
     assert not is_out_of_memory(ValueError("out of memory"))
     assert is_out_of_memory(MemoryError())
+
+
+def test_memory_that_the_optimizer_lacks_is_one_line(dataset, encoder, tmp_path):
+    trainer = make_trainer(dataset, encoder, epochs=1)
+
+    def step():
+        raise CUDA
+
+    trainer.optimizer.step = step
+    with pytest.raises(RunError, match=r"out of memory in the optimizer at step 1 .*; lower hard"):
+        fit(trainer, tmp_path)

@@ -45,6 +45,14 @@ def test_a_damaged_status_is_none(tmp_path, content):
         assert run.finished
 
 
+def test_what_killed_writers_left_is_removed(tmp_path):
+    for folder in (".", "resume", "evaluation"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / ".some.json.123.writing").write_text("{")
+    with RunDirectory(tmp_path):
+        assert not list(tmp_path.rglob("*.writing"))
+
+
 def test_one_process_at_a_time(tmp_path):
     with RunDirectory(tmp_path), pytest.raises(RunError, match="another process"):
         RunDirectory(tmp_path).__enter__()
