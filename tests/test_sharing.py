@@ -64,7 +64,7 @@ def test_a_file_is_no_directory(model, tmp_path, below):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is not a directory; give another one"):
         Arbiter.load(model).save_pretrained(tmp_path / "file" / below)
-    with pytest.raises(RunError, match="name too long; give another one"):
+    with pytest.raises(RunError, match="name too long; choose a shorter name"):
         Arbiter.load(model).save_pretrained(tmp_path / ("x" * 300))
 
 

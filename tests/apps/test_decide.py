@@ -24,9 +24,6 @@ from experiments.app import quote_text_lists
 from experiments.decide import lines
 from tests.conftest import ROOT, draw_square, run_app
 
-# It is run as a program as well, by `mistake`.
-pytestmark = pytest.mark.filterwarnings("ignore:'experiments.decide' found in sys.modules")
-
 FULL = Path("/dev/full")
 COLORS = ["red", "green", "blue"]
 QUESTION = "what color is the shape?"

@@ -117,7 +117,7 @@ def test_a_line_without_an_end_is_not_read_to_it(monkeypatch):
         (BASE | {"answer": "c"}, r"answer 'c' is none of the candidates \['a', 'b'\]"),
         (BASE | {"answer": 2}, "answer 2 is not an index into 2 candidates"),
         (BASE | {"candidates": ["b", "b "]}, "candidate 'b' is given more than once"),
-        (BASE | {"candidates": [], "answer": 0}, r"0 candidate\(s\) given"),
+        (BASE | {"candidates": [], "answer": 0}, "no candidate given"),
         (BASE | {"question": " "}, "the question is empty"),
         (BASE | {"question": None}, "question is missing"),
         ('{"question": "a", "question": "b"}', "the key 'question' is given more than once"),
