@@ -99,7 +99,7 @@ def test_device_memory_is_at_least_what_must_be_there_and_grows_with_the_batch(s
 def test_the_largest_micro_batch_that_fits_is_found(shape):
     level = {
         size: make_plan(make_job(shape, "cuda", micro_batch_size=size), BASE, {}).peaks[0].mb
-        for size in (8, 4, 2, 1)
+        for size in (4, 1)
     }
     job = make_job(shape, "cuda", micro_batch_size="auto")
     for size, mb in level.items():
