@@ -68,6 +68,11 @@ class LogFile(logging.FileHandler):
             super().close()
 
 
+def say(line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, soft_wrap=True)
+
+
 def as_lines(tables: Iterable[Table]) -> list[str]:
     """Tables as plain lines, for a log."""
     # Names come from data: a bracket in one is no markup.

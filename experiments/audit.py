@@ -6,7 +6,7 @@ import torch
 from omegaconf import DictConfig
 
 from arbiter.config import build, instantiate
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.encoders.base import Compute
 from arbiter.errors import RunError
 from arbiter.hardware.directml import Operator, is_table_of_this_torch, kernel_table
@@ -30,7 +30,7 @@ def main(composed: DictConfig) -> None:
     )  # fmt: skip
     found = audit(config.architecture, encoder.spec, settings)
     for line in lines(found):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
     problems = [
         f"{len(operators)} of the {part} {what} ({', '.join(o.name for o in operators)})"
         for runs, what in (("cpu_fallback", "fall back to the CPU"), ("unknown", "are not known"))

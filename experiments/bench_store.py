@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from arbiter.config import build
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.encoders.base import Compute, FeatureSpec, StreamSpec
 from arbiter.features.batch import assemble
 from arbiter.features.build import items_per_shard
@@ -173,8 +173,3 @@ def bench_encoding(root: Path, config: BenchConfig) -> None:
         f"encoding {len(paths)} JPEG files: {len(paths) / built:.2f} images/s stored, "
         f"{len(paths) / bare:.2f} images/s by the model alone: {bare / built:.1%}"
     )
-
-
-def say(line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, markup=False, soft_wrap=True)

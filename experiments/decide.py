@@ -7,7 +7,7 @@ import sys
 from omegaconf import DictConfig
 
 from arbiter.config import instantiate
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.decision import Decision
 from arbiter.engine import Arbiter
 from experiments.app import quote_free_text, quote_text_lists, run_app
@@ -43,7 +43,7 @@ def main(composed: DictConfig) -> None:
         **options,
     )
     for line in lines(decision, config.candidates):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 def lines(decision: Decision, candidates: list[str]) -> list[str]:

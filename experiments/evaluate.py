@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arbiter.calibration.deployed import UNCALIBRATED, Deployed
 from arbiter.config import from_dict, instantiate
-from arbiter.console import as_lines, console
+from arbiter.console import as_lines, say
 from arbiter.datasets.mix import DatasetConfig, Mix, cap_by_group, load_mix
 from arbiter.encoders.base import Compute
 from arbiter.engine import Arbiter
@@ -65,6 +65,7 @@ def main(composed: DictConfig) -> None:
         data = index_samples({"": samples}, store, loaded.encoder.spec)[""]
 
     # Measurement
+    say(f"measuring on {len(samples):,} samples")
     record, calibration = read_record(run), arbiter.calibration
     fitted = UNCALIBRATED if calibration is None else calibration.fitted
     running = Running(device, hardware.eval_batch_size, batches_ahead(hardware, device))
@@ -81,7 +82,7 @@ def main(composed: DictConfig) -> None:
     path = write_document(run, asked.file, report)
     write_plot(report, path.with_suffix(".svg"))
     for line in lines(report, path):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 @dataclass(frozen=True)

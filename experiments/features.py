@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from arbiter.config import instantiate
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.errors import ConfigError, StoreError
 from arbiter.features.inventory import TableInfo, list_tables, remove, verify
 from experiments.app import run_app
@@ -28,7 +28,7 @@ def main(composed: DictConfig) -> None:
         remove(table)
         say(f"removed {table.directory.name}: {table.model}, {table.size_mb:,.1f} MB")
     for line in lines(list_tables(root)):
-        say(line)
+        say(line.rstrip())
     if damaged:
         raise StoreError(
             f"features: {len(damaged)} damaged files removed ({', '.join(damaged[:3])}"
@@ -72,11 +72,6 @@ def lines(tables: list[TableInfo]) -> list[str]:
         ),
         form.format("total", "", "", "", f"{total:,.1f}", ""),
     ]  # fmt: skip
-
-
-def say(line: str) -> None:
-    """Print a line as it is."""
-    console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from omegaconf import DictConfig
 
 from arbiter.config import build, instantiate
-from arbiter.console import console
+from arbiter.console import console, say
 from arbiter.datasets.shapes import describe as describe_samples
 from arbiter.encoders.base import Compute
 from arbiter.errors import PlanError
@@ -79,11 +79,6 @@ def timing_of(
     if plan.exceeded:
         return None, "the run does not fit"
     return probe(plan.job, device, limit), ""
-
-
-def say(line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

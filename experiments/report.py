@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from arbiter.config import instantiate
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.errors import UsageError
 from arbiter.report import write_report
 from arbiter.report.sweep import write_sweep
@@ -26,7 +26,7 @@ def main(composed: DictConfig) -> None:
     if (config.run is None) is (not config.runs):
         raise UsageError("report: give run=<run dir>, or runs=<run dir>,<run dir>,... to compare")
     page = _one(Path(config.run)) if config.run is not None else _several(config)
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
+    say(f"report: {page}")
 
 
 def _one(run: Path) -> Path:

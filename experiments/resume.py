@@ -66,9 +66,12 @@ def resume_arguments(arguments: list[str]) -> list[str]:
             "command, hydra.sweep.dir and resume=auto"
         )
     if saved is None:
+        missing = ".hydra/overrides.yaml is missing or empty"
+        if not run.is_dir():
+            missing = "there is no such directory"
         raise RunError(
-            f"resume={run}: no run to go on with, .hydra/overrides.yaml is missing or empty; "
-            "name a run directory, or give the run's first command again"
+            f"resume={run}: no run to go on with, {missing}; name a run directory, or give the "
+            "run's first command again"
         )
     keys = {override_key(a) for a in arguments}
     own = [override for override in saved if override_key(override) not in keys]

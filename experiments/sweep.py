@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.errors import ArbiterError, ConfigError, RunError, RunInterrupted, UsageError
 from arbiter.report.sweep import write_sweep
 from arbiter.sweeps.isolation import isolated
@@ -205,7 +205,7 @@ def _run_job(task: Callable[[DictConfig], float], config: DictConfig) -> float:
     # a library that calls sys.exit. The job's status, log and line in the table tell.
     except (Exception, SystemExit) as error:
         line = explain(error) if isinstance(error, ArbiterError) else f"{error!r}".splitlines()[0]
-        console.print(f"failed: {path.name}: {line}", markup=False, soft_wrap=True)
+        say(f"failed: {path.name}: {line}")
         _leave_word("failed")
         return sweep.worst
     _leave_word("finished")
@@ -215,7 +215,7 @@ def _run_job(task: Callable[[DictConfig], float], config: DictConfig) -> float:
         raise SweepStopped(str(error), False) from None
     if value is None:
         line = f"{path.name}: has no {sweep.metric}, which counts as worse than any"
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
         return sweep.worst
     return value
 
@@ -271,7 +271,7 @@ def _supervise(start: Callable[[], None]) -> None:
     ranking = rank([read_run(path) for path in find_runs([directory])], _current["config"])
     page = write_sweep(directory, ranking)
     print_ranking(ranking)
-    console.print(f"sweep directory: {directory} ({page.name})", markup=False, soft_wrap=True)
+    say(f"sweep directory: {directory} ({page.name})")
     again = f"the same command with hydra.sweep.dir={directory} resume=auto goes on with it"
     if stop is not None and not stop.interrupted:
         raise RunError(f"sweep: {stop.line}; mended, {again}")

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from arbiter.config import instantiate
-from arbiter.console import console
+from arbiter.console import say
 from arbiter.errors import RunInterrupted
 from arbiter.pipeline.config import TrainConfig
 from arbiter.pipeline.train import train
@@ -37,7 +37,7 @@ def main(composed: DictConfig) -> float:
                 OmegaConf.update(composed, key, value)
             config = instantiate(composed)
         if is_done(run, config.resume, state, config.schedule.epochs):
-            console.print(f"already finished: {run.path}", markup=False, soft_wrap=True)
+            say(f"already finished: {run.path}")
             return run.read_summary()["validation"]["accuracy"]
         if state is not None:
             state = extendable_state(run, state, config.schedule.epochs)
@@ -50,7 +50,7 @@ def main(composed: DictConfig) -> float:
                 best = train(config, run, state, interruption, default_config("train"))
         except RunInterrupted as error:
             raise type(error)(f"{error}; resume={run.path} goes on with it") from error
-    console.print(f"run directory: {run.path}", markup=False, soft_wrap=True)
+    say(f"run directory: {run.path}")
     return best
 
 

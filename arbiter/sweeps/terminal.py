@@ -8,7 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from arbiter.console import console
+from arbiter.console import console, say
 from arbiter.report.wording import MISSING, duration, number
 from arbiter.sweeps.names import short_keys, short_value
 from arbiter.sweeps.ranking import Ranking, Setting
@@ -85,4 +85,4 @@ def print_ranking(ranking: Ranking) -> None:
         console.print(f"... and {len(ranking.settings) - _SHOWN} more")
     for run in ranking.runs:
         if run.status == "failed":
-            console.print(f"failed: {run.name}: {run.error}", markup=False, soft_wrap=True)
+            say(f"failed: {run.name}: {run.error}")
